@@ -1,0 +1,6 @@
+"""The training-memory model: states, activations, buffers, phases; analytic, without torch."""
+
+from shardwise.core.memory.estimate import estimate
+from shardwise.core.memory.report import MemoryReport, StageReport
+
+__all__ = ["MemoryReport", "StageReport", "estimate"]

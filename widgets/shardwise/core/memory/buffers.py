@@ -1,0 +1,128 @@
+"""What an engine keeps besides states and activations: gathered layers, buckets, temporaries."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from shardwise.core.layout import Layout
+from shardwise.core.memory.stages import Stage
+from shardwise.core.memory.states import States
+from shardwise.core.precision import Precision
+
+# DeepSpeed's defaults, in elements (deepspeed/runtime/zero/config.py).
+REDUCE_BUCKET = 500_000_000
+ALLGATHER_BUCKET = 500_000_000
+PREFETCH_BUCKET = 50_000_000
+MAX_LIVE_PARAMETERS = 1_000_000_000
+
+
+@dataclass(frozen=True)
+class Buffers:
+    """Bytes of one rank at four moments; `gathered_*` are whole layers, `extra_*` the rest.
+
+    `forward` is its end, `backward` inside a block, `end` the reduction that closes backward,
+    `step` the optimizer's temporary; `held` is there all the time.
+    """
+
+    gathered_forward: float = 0.0
+    gathered_backward: float = 0.0
+    extra_backward: float = 0.0
+    extra_end: float = 0.0
+    extra_step: float = 0.0
+    held: float = 0.0
+
+
+def stage_buffers(
+    stage: Stage, layout: Layout, precision: Precision, states: States, ranks: int, step: str
+) -> Buffers:
+    """The buffers of one stage under the layout's engine.
+
+    Args:
+        stage: the stage whose layers are gathered.
+        layout: names the engine and its ZeRO stage.
+        precision: types of gathered weights and reduced gradients.
+        states: the stage's states; the optimizer's temporary follows from their size.
+        ranks: ranks that gradients are reduced over; 1 means that there is nothing to reduce.
+        step: `adamw/foreach` and so on: which optimizer code runs.
+    """
+    temporary = step_temporary(states, layout, precision, step)
+    if layout.engine in ("fsdp1", "fsdp2"):
+        return _fsdp(stage, layout, precision, temporary)
+    if layout.engine == "deepspeed":
+        return _deepspeed(stage, layout, precision, ranks, temporary)
+    buckets = 0.0
+    if layout.engine in ("ddp", "zero-redundancy") and ranks > 1:
+        buckets = 0.0 if layout.gradient_as_bucket_view else states.gradients
+    return Buffers(held=buckets, extra_step=temporary)
+
+
+def step_temporary(states: States, layout: Layout, precision: Precision, step: str) -> float:
+    """The optimizer's own temporary.
+
+    `foreach` AdamW makes one tensor list as large as the weights it updates
+    (torch/optim/adamw.py, `exp_avg_sq_sqrt = torch._foreach_sqrt`), which is what killed a 7B on
+    eight 16 GB cards in `optimizer.step` (meta-llama/llama-cookbook#234). DeepSpeed's fused Adam
+    has no such copy but makes the shard's gradients fp32 (deepspeed/runtime/zero/stage_1_and_2.py:
+    the 18P/N of its estimator). Megatron-LM's gradients are fp32 already.
+    """
+    optimizer, implementation = step.split("/")
+    if layout.offload_optimizer != "none" or layout.engine == "megatron":
+        return 0.0
+    updated = states.sharded_elements if layout.zero_stage >= 1 else _elements(states, precision)
+    if layout.engine == "deepspeed":
+        kept = precision.gradients in ("fp32", "16-bit+fp32")
+        return 0.0 if kept or not precision.master_bytes else 4.0 * updated
+    foreach = optimizer == "adamw" and implementation == "foreach"
+    return precision.state_bytes * updated if foreach else 0.0
+
+
+def _elements(states: States, precision: Precision) -> float:
+    return states.parameters / precision.parameter_bytes
+
+
+def _fsdp(stage: Stage, layout: Layout, precision: Precision, temporary: float) -> Buffers:
+    """FSDP gathers a block, its successor (prefetch) and the root unit (embedding, norm, head).
+
+    The root stays gathered from forward's start to backward's end. In a block's backward: the block
+    and the prefetched one in compute type, its gradients in compute type, and the previous block's
+    reduce-scatter input in reduce type (torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py).
+    Without resharding every block stays gathered until its backward.
+    """
+    compute, reduce = precision.compute_bytes, precision.reduce_bytes
+    largest, all_units = max(stage.units, default=0), sum(stage.units)
+    keeps = layout.zero_stage == 3
+    root = compute * stage.root
+    return Buffers(
+        gathered_forward=root + compute * (min(2 * largest, all_units) if keeps else all_units),
+        gathered_backward=root + compute * (min(2 * largest, all_units) if keeps else all_units),
+        extra_backward=(compute + reduce) * largest,
+        extra_end=(compute + reduce) * stage.root,
+        extra_step=temporary,
+    )
+
+
+def _deepspeed(
+    stage: Stage, layout: Layout, precision: Precision, ranks: int, temporary: float
+) -> Buffers:
+    """DeepSpeed's buckets, at their default sizes and never larger than the model.
+
+    A reduce bucket of 5e8 elements (twice with overlap_comm, the default of stage 3) in stages 1
+    to 3, an all-gather bucket of 5e8 at the step in stages 1 and 2; in stage 3 up to 1e9 live
+    gathered parameters and a prefetch bucket (deepspeed/runtime/zero/config.py).
+    """
+    element, elements = precision.compute_bytes, stage.elements
+    if layout.zero_stage == 0 or ranks == 1:
+        return Buffers(extra_step=temporary)
+    bucket = element * min(REDUCE_BUCKET, elements)
+    if layout.zero_stage < 3:
+        gather = element * min(ALLGATHER_BUCKET, elements)
+        return Buffers(extra_backward=bucket, extra_end=bucket, extra_step=max(temporary, gather))
+    largest = max((*stage.units, stage.root), default=0)
+    live = element * min(elements, max(MAX_LIVE_PARAMETERS, largest + PREFETCH_BUCKET))
+    return Buffers(
+        gathered_forward=live,
+        gathered_backward=live,
+        extra_backward=2 * bucket + element * largest,
+        extra_end=2 * bucket,
+        extra_step=temporary,
+    )

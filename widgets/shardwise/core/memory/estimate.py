@@ -1,0 +1,44 @@
+"""The estimate: one scenario in, one memory report out."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from shardwise.core.memory.host import host_bytes_per_node
+from shardwise.core.memory.phases import stage_phases
+from shardwise.core.memory.report import MemoryReport, StageReport
+from shardwise.core.memory.reserve import device_bytes, verdict
+from shardwise.core.memory.stages import stages_of
+from shardwise.core.scenario import Scenario
+
+
+@lru_cache(maxsize=256)
+def estimate(scenario: Scenario) -> MemoryReport:
+    """Memory of every pipeline stage over the phases of a training step.
+
+    >>> from shardwise.core.scenario import Scenario
+    >>> report = estimate(Scenario.from_dict({"model": {"parameters": 7e9}}))
+    >>> report.verdict
+    'fits'
+    """
+    stages = stages_of(scenario.model, scenario.layout)
+    reports = tuple(_stage_report(scenario, index) for index in range(len(stages)))
+    peak = max(report.peak_bytes for report in reports)
+    figures = device_bytes(peak, scenario.cluster.world_size)
+    usable = scenario.cluster.gpu.usable_bytes
+    return MemoryReport(
+        scenario=scenario,
+        stages=reports,
+        reserved_bytes=figures.reserved,
+        device_bytes=figures.device,
+        low_bytes=figures.low,
+        high_bytes=figures.high,
+        usable_bytes=usable,
+        host_bytes_per_node=host_bytes_per_node(scenario, stages),
+        verdict=verdict(figures, usable, scenario.model.known),
+    )
+
+
+def _stage_report(scenario: Scenario, index: int) -> StageReport:
+    stage, in_flight, phases = stage_phases(scenario, index)
+    return StageReport(stage.index, stage.layers, in_flight, phases)

@@ -1,0 +1,50 @@
+"""Logits and loss: the last thing of a forward pass and often its largest tensor."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+CHUNKS = 8
+
+
+@dataclass(frozen=True)
+class LossBytes:
+    """Bytes of logits and loss at the end of forward, and at the start of backward."""
+
+    forward: float
+    backward: float
+
+
+def loss_bytes(
+    tokens: float, vocabulary: float, element_bytes: int, kind: str, hidden: int
+) -> LossBytes:
+    """Logits, their fp32 copies and gradients for one micro-batch on one rank.
+
+    `full` (transformers/loss/loss_utils.py, ForCausalLMLoss, upcasts to fp32): forward ends with
+    the 16-bit logits, the fp32 copy and the fp32 log-softmax, 2 + 4 + 4 bytes a vocabulary entry
+    and token; backward starts with the log-softmax, the gradient of its loss and its own gradient,
+    4 + 4 + 4. (Korthikanti et al. 2022, section 4.3, count the fp32 logits alone: 4sbv.)
+    `chunked`: the same for one chunk of eight at a time, and the head's input. `fused`: one chunk
+    in 16 and 32 bits while the gradient of the head's input is kept (Liger-Kernel,
+    `fused_linear_cross_entropy`).
+
+    Args:
+        tokens: tokens of one micro-batch on this rank.
+        vocabulary: vocabulary entries on this rank (divided by tensor parallelism).
+        element_bytes: bytes of a logit before the upcast.
+        kind: full, chunked or fused.
+        hidden: width of the head's input.
+
+    >>> loss_bytes(4096, 128256, 2, "full", 4096).backward / 2**30
+    5.87109375
+    """
+    cells = tokens * vocabulary
+    forward = (element_bytes + (0 if element_bytes == 4 else 4) + 4) * cells
+    backward = 12.0 * cells
+    if kind == "full":
+        return LossBytes(forward, backward)
+    head_input = tokens * hidden * element_bytes
+    if kind == "chunked":
+        return LossBytes(head_input + forward / CHUNKS, head_input + backward / CHUNKS)
+    chunk = (element_bytes + 4) * cells / CHUNKS
+    return LossBytes(2 * head_input + chunk, 2 * head_input)

@@ -1,0 +1,137 @@
+"""What an estimate returns: bytes by phase and part, for each stage, with verdict and assumptions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from shardwise.core.memory.explain import Explanation
+    from shardwise.core.scenario import Scenario
+
+PARTS: Mapping[str, str] = {
+    "parameters": "parameters",
+    "gradients": "gradients",
+    "master weights": "fp32 master weights",
+    "optimizer state": "optimizer state",
+    "gathered layers": "gathered layers",
+    "activations": "activations",
+    "logits and loss": "logits and loss",
+    "buffers": "buckets and temporaries",
+}
+"""Every part of a phase, in the order in which bars are stacked, with its label."""
+
+PHASES = ("between steps", "forward", "loss", "backward", "gradients complete", "optimizer step")
+"""The moments of one step at which memory is counted, in order of time."""
+
+
+@dataclass(frozen=True)
+class StageReport:
+    """One pipeline stage: allocated bytes on its fullest rank by phase and part."""
+
+    index: int
+    layers: int
+    in_flight: float
+    phases: Mapping[str, Mapping[str, float]]
+
+    @cached_property
+    def totals(self) -> Mapping[str, float]:
+        """Allocated bytes by phase."""
+        return {phase: sum(parts.values()) for phase, parts in self.phases.items()}
+
+    @cached_property
+    def binding_phase(self) -> str:
+        """The phase with the most bytes; the earliest of equals."""
+        return max(self.totals, key=lambda phase: self.totals[phase])
+
+    @property
+    def peak_bytes(self) -> float:
+        """Allocated bytes at the worst phase."""
+        return self.totals[self.binding_phase]
+
+    @property
+    def steady_bytes(self) -> float:
+        """Allocated bytes between steps."""
+        return self.totals[PHASES[0]]
+
+
+@dataclass(frozen=True)
+class MemoryReport:
+    """The memory of one scenario; all sizes in bytes, of the rank that needs most.
+
+    `peak_bytes` is allocated by tensors, `reserved_bytes` held by the caching allocator,
+    `device_bytes` what nvidia-smi shows; `low_bytes` and `high_bytes` bound the last. `verdict` is
+    fits, tight, uncertain or does not fit, against the card's `usable_bytes`.
+    """
+
+    scenario: Scenario
+    stages: tuple[StageReport, ...]
+    reserved_bytes: float
+    device_bytes: float
+    low_bytes: float
+    high_bytes: float
+    usable_bytes: int
+    host_bytes_per_node: float
+    verdict: str
+
+    @cached_property
+    def worst(self) -> StageReport:
+        """The stage with the highest peak."""
+        return max(self.stages, key=lambda stage: stage.peak_bytes)
+
+    @property
+    def peak_bytes(self) -> float:
+        """Allocated bytes at the worst phase of the worst stage."""
+        return self.worst.peak_bytes
+
+    @property
+    def steady_bytes(self) -> float:
+        """Allocated bytes between steps on the worst stage."""
+        return max(stage.steady_bytes for stage in self.stages)
+
+    @property
+    def phases(self) -> Mapping[str, Mapping[str, float]]:
+        """Bytes by phase and part on the worst stage."""
+        return self.worst.phases
+
+    @property
+    def binding_phase(self) -> str:
+        """The phase that decides."""
+        return self.worst.binding_phase
+
+    @property
+    def parts(self) -> Mapping[str, float]:
+        """Bytes by part at the peak."""
+        return self.phases[self.binding_phase]
+
+    @property
+    def state_bytes(self) -> float:
+        """Bytes of model states at the peak: parameters, gradients, master weights, optimizer."""
+        names = ("parameters", "gradients", "master weights", "optimizer state")
+        return sum(self.parts[name] for name in names)
+
+    @cached_property
+    def assumptions(self) -> tuple[str, ...]:
+        """What was taken for granted, one sentence each."""
+        from shardwise.core.memory.assumptions import assumptions_of
+
+        return assumptions_of(self.scenario)
+
+    @cached_property
+    def not_modelled(self) -> tuple[str, ...]:
+        """Terms that a real run may have and this estimate leaves out."""
+        from shardwise.core.memory.assumptions import not_modelled_in
+
+        return not_modelled_in(self.scenario)
+
+    def explain(self, part: str) -> Explanation:
+        """The formula of one part at the peak, with the values put in and its source.
+
+        Raises:
+            ScenarioError: not a key of `PARTS`.
+        """
+        from shardwise.core.memory.explain import explain
+
+        return explain(self, part)

@@ -1,0 +1,161 @@
+"""Pipeline stages: which modules a stage holds, and its tensors as one rank of it sees them.
+
+A model has a thousand tensors but a dozen different shapes, so each stage keeps (shape, part, cut)
+with a count, and everything below sums over those.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import groupby
+
+from shardwise.core.layout import Layout
+from shardwise.core.model import BlockShape, Model, Module, Tensor
+
+
+@dataclass(frozen=True)
+class TensorClass:
+    """`count` parameter tensors of one (already tensor- and expert-parallel) local shape."""
+
+    shape: tuple[int, ...]
+    part: str
+    expert: bool
+    count: int
+
+    @property
+    def elements(self) -> int:
+        """Elements of all of them on one rank, before any sharding."""
+        return self.count * math.prod(self.shape)
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One pipeline stage: its blocks in runs of one shape, its tensors, and its two ends."""
+
+    index: int
+    blocks: tuple[tuple[BlockShape, int], ...]
+    tensors: tuple[TensorClass, ...]
+    units: tuple[int, ...]
+    root: int
+    has_embedding: bool
+    has_head: bool
+
+    @property
+    def layers(self) -> int:
+        """Blocks on this stage."""
+        return sum(count for _, count in self.blocks)
+
+    @property
+    def elements(self) -> int:
+        """Parameters that one rank of this stage holds when nothing is sharded."""
+        return sum(tensor.elements for tensor in self.tensors)
+
+
+def even_layers(layers: int, stages: int) -> tuple[int, ...]:
+    """Layers a stage, as even as it goes; the first stages take the remainder.
+
+    >>> even_layers(10, 4)
+    (3, 3, 2, 2)
+    """
+    each, rest = divmod(layers, stages)
+    return tuple(each + (1 if index < rest else 0) for index in range(stages))
+
+
+def stages_of(model: Model, layout: Layout) -> tuple[Stage, ...]:
+    """The stages of a model under a layout's pipeline, tensor and expert degrees.
+
+    Embedding on the first, head and final norm on the last. With tied weights and more than one stage, the last stage holds a copy of the embedding, as
+    Megatron-LM and torch's pipelining do.
+    """
+    return _stages(
+        model,
+        layout.pipeline_parallel,
+        layout.layers_per_stage,
+        layout.tensor_parallel,
+        layout.expert_parallel,
+    )
+
+
+@lru_cache(maxsize=512)
+def _stages(
+    model: Model,
+    pipeline: int,
+    layers_per_stage: tuple[int, ...] | None,
+    tensor: int,
+    expert: int,
+) -> tuple[Stage, ...]:
+    counts = layers_per_stage or even_layers(model.layers, pipeline)
+    before, after = _ends(model)
+    blocks = model.blocks
+    stages, start = [], 0
+    for index, count in enumerate(counts):
+        first, last = index == 0, index == len(counts) - 1
+        own = blocks[start : start + count]
+        start += count
+        ends = (before if first else ()) + (after if last else ())
+        if last and not first and model.tied:
+            ends += tuple(module for module in before if module.kind == "embedding")[:1]
+        stages.append(_stage(index, own, ends, first, last, tensor, expert))
+    return tuple(stages)
+
+
+def _ends(model: Model) -> tuple[tuple[Module, ...], tuple[Module, ...]]:
+    """Modules before and after the last block; what stands between blocks counts as before."""
+    last = max((i for i, m in enumerate(model.modules) if m.block is not None), default=-1)
+    before = tuple(m for m in model.modules[: last + 1] if m.block is None)
+    return before, tuple(m for m in model.modules[last + 1 :] if m.block is None)
+
+
+def _stage(
+    index: int,
+    own: tuple[Module, ...],
+    ends: tuple[Module, ...],
+    first: bool,
+    last: bool,
+    tensor: int,
+    expert: int,
+) -> Stage:
+    counted: Counter[tuple[tuple[int, ...], str, bool]] = Counter()
+    for module in own + ends:
+        for parameter in module.tensors:
+            counted[local_shape(parameter, tensor, expert)] += 1
+    shapes = [module.block for module in own if module.block is not None]
+    return Stage(
+        index=index,
+        blocks=tuple((shape, sum(1 for _ in run)) for shape, run in groupby(shapes)),
+        tensors=tuple(TensorClass(*key, count) for key, count in counted.items()),
+        units=tuple(_unit_elements(module, tensor, expert) for module in own),
+        root=sum(_unit_elements(module, tensor, expert) for module in ends),
+        has_embedding=first,
+        has_head=last,
+    )
+
+
+def _unit_elements(module: Module, tensor: int, expert: int) -> int:
+    return sum(math.prod(local_shape(t, tensor, expert)[0]) for t in module.tensors)
+
+
+def local_shape(parameter: Tensor, tensor: int, expert: int) -> tuple[tuple[int, ...], str, bool]:
+    """(shape on the fullest rank, part, whether it is a routed expert's) after the TP and EP cut.
+
+    Column and vocabulary cut dimension 0, row cuts dimension 1 (a vector's only dimension stays),
+    rounded up: a vocabulary is padded to a multiple of the degree (Megatron-LM
+    `--make-vocab-size-divisible-by`). Fused expert tensors are [experts, in, out]: dimension 0 is
+    cut by expert parallelism, the widest other dimension by tensor parallelism.
+    """
+    shape = list(parameter.shape)
+    cut = parameter.tensor_parallel
+    routed = cut == "expert"
+    if routed:
+        shape[0] = -(-shape[0] // expert)
+        if len(shape) > 1:
+            widest = max(range(1, len(shape)), key=lambda d: shape[d])
+            shape[widest] = -(-shape[widest] // tensor)
+    elif cut in ("column", "vocabulary"):
+        shape[0] = -(-shape[0] // tensor)
+    elif cut == "row" and len(shape) > 1:
+        shape[1] = -(-shape[1] // tensor)
+    return tuple(shape), parameter.part, routed

@@ -1,0 +1,134 @@
+"""Model states: parameters, gradients, master weights and optimizer state, whole and sharded."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+
+from shardwise.core.layout import Layout
+from shardwise.core.memory.stages import Stage, TensorClass
+from shardwise.core.model import Model
+from shardwise.core.optimizers import state_bytes
+from shardwise.core.precision import Precision
+
+
+@dataclass(frozen=True)
+class BytesPerParameter:
+    """The rule of 16: what each parameter costs before activations, in bytes."""
+
+    parameters: float
+    gradients: float
+    master_weights: float
+    momentum: float
+    variance: float
+
+    @property
+    def total(self) -> float:
+        """Bytes a parameter altogether."""
+        momentum = self.momentum + self.variance
+        return self.parameters + self.gradients + self.master_weights + momentum
+
+
+def bytes_per_parameter(model: Model, precision: Precision, optimizer: str) -> BytesPerParameter:
+    """Bytes a parameter by part, averaged over this model's tensors.
+
+    Mixed-precision Adam is 2 + 2 + 4 + 4 + 4 = 16 (Rajbhandari et al. 2020, section 3.1). For
+    optimizers whose state depends on a tensor's shape (Adafactor, Muon, 8-bit) the average is that
+    of the model at hand.
+
+    >>> from shardwise.core.precision import POLICIES
+    >>> bytes_per_parameter(Model.from_parameters(7e9), POLICIES["mixed-16"], "adamw").total
+    16.0
+    """
+    state = _whole_state_bytes(model, optimizer, precision.state_bytes) / model.parameters
+    variance = state / 2 if optimizer in ("adamw", "adamw-8bit") else 0.0
+    return BytesPerParameter(
+        parameters=precision.parameter_bytes,
+        gradients=precision.gradient_bytes,
+        master_weights=precision.master_bytes,
+        momentum=state - variance,
+        variance=variance,
+    )
+
+
+@lru_cache(maxsize=256)
+def _whole_state_bytes(model: Model, optimizer: str, element_bytes: int) -> float:
+    return sum(state_bytes(t.shape, t.part, optimizer, element_bytes) for t in model.tensors)
+
+
+def zero_state_bytes(
+    parameters: float, stage: int, ranks: int, *, optimizer_bytes: float = 12
+) -> float:
+    """Bytes of model states on one GPU under ZeRO stage 0 to 3, with 16-bit weights and gradients.
+
+    Rajbhandari et al. 2020, figure 1 and section 5: (2 + 2 + K)P for stage 0; 4P + KP/N for
+    stage 1; 2P + (2 + K)P/N for stage 2; (4 + K)P/N for stage 3, K = 12 for Adam.
+
+    >>> zero_state_bytes(7.5e9, 1, 64) / 1e9
+    31.40625
+    """
+    shared = {0: 0.0, 1: optimizer_bytes, 2: 2 + optimizer_bytes, 3: 4 + optimizer_bytes}[stage]
+    return parameters * (4 + optimizer_bytes - shared) + parameters * shared / ranks
+
+
+@dataclass(frozen=True)
+class States:
+    """Bytes of model states on the fullest rank of one stage."""
+
+    parameters: float
+    gradients: float
+    master_weights: float
+    optimizer_state: float
+    sharded_elements: float
+
+
+@lru_cache(maxsize=4096)
+def stage_states(
+    stage: Stage, layout: Layout, precision: Precision, optimizer: str, shard: int
+) -> States:
+    """Model states of one stage, before any offload.
+
+    ZeRO stage 1 shards master weights and optimizer state, stage 2 gradients too, stage 3
+    parameters too. FSDP2 shards every tensor on dimension 0, rounded up (a tensor of 8 rows over
+    64 ranks leaves whole rows on 8 of them: `torch/distributed/fsdp/_fully_shard/_fsdp_param.py`);
+    DeepSpeed, FSDP1 and Megatron-LM cut flat buffers evenly.
+    """
+    by_rows = layout.engine == "fsdp2"
+    whole = sharded = state_whole = state_sharded = 0.0
+    for tensor in stage.tensors:
+        ranks = _ranks(tensor, shard, layout.expert_parallel)
+        whole += tensor.elements
+        shape = sharded_shape(tensor.shape, ranks) if by_rows else tensor.shape
+        share = 1 if by_rows else ranks
+        sharded += tensor.count * math.prod(shape) / share
+        kept = precision.state_bytes
+        state_whole += tensor.count * state_bytes(tensor.shape, tensor.part, optimizer, kept)
+        state_sharded += tensor.count * state_bytes(shape, tensor.part, optimizer, kept) / share
+    zero = layout.zero_stage
+    return States(
+        parameters=precision.parameter_bytes * (sharded if _keeps_shards(layout) else whole),
+        gradients=precision.gradient_bytes * (sharded if zero >= 2 else whole),
+        master_weights=precision.master_bytes * (sharded if zero >= 1 else whole),
+        optimizer_state=state_sharded if zero >= 1 else state_whole,
+        sharded_elements=sharded,
+    )
+
+
+def _keeps_shards(layout: Layout) -> bool:
+    """FSDP keeps its own weights sharded between steps whether or not it reshards in between."""
+    return layout.zero_stage == 3 or layout.engine in ("fsdp1", "fsdp2")
+
+
+def _ranks(tensor: TensorClass, shard: int, expert: int) -> int:
+    """Ranks that hold different parts of this tensor: experts have a smaller data-parallel group."""
+    return max(1, shard // expert) if tensor.expert else shard
+
+
+def sharded_shape(shape: tuple[int, ...], ranks: int) -> tuple[int, ...]:
+    """The largest shard of a tensor split on dimension 0, as FSDP2 pads and splits it.
+
+    >>> sharded_shape((8, 14336, 4096), 64)
+    (1, 14336, 4096)
+    """
+    return (-(-shape[0] // ranks), *shape[1:]) if shape else shape

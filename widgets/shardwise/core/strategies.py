@@ -1,0 +1,130 @@
+"""The ladder of strategies, lightest first, and the layout that each means for a scenario."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from shardwise.core.errors import ScenarioError
+from shardwise.core.layout import Layout
+from shardwise.core.scenario import Scenario, divides_heads
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """One rung of the ladder: `code` names what to use, `moves` what it costs on the wire."""
+
+    key: str
+    name: str
+    code: str
+    moves: str
+
+
+STRATEGIES: Mapping[str, Strategy] = {
+    s.key: s
+    for s in (
+        Strategy(
+            "ddp", "DDP", "torch DistributedDataParallel",
+            "one all-reduce of the gradients a step",
+        ),
+        Strategy(
+            "zero-1", "ZeRO-1", "ZeroRedundancyOptimizer, or DeepSpeed stage 1",
+            "as DDP: reduce-scatter and all-gather add up to one all-reduce",
+        ),
+        Strategy(
+            "zero-2", "ZeRO-2", "FSDP2 with reshard_after_forward=False, or DeepSpeed stage 2",
+            "as DDP: reduce-scatter and all-gather add up to one all-reduce",
+        ),
+        Strategy(
+            "zero-3", "ZeRO-3 / FSDP", "FSDP2 fully_shard, or DeepSpeed stage 3",
+            "1.5 times DDP: parameters are gathered in forward and again in backward",
+        ),
+        Strategy(
+            "offload", "ZeRO-3 + optimizer offload",
+            "FSDP2 with CPUOffloadPolicy, or DeepSpeed stage 3 with offload_optimizer",
+            "as ZeRO-3, and gradients and weights cross PCIe every step; the CPU runs the optimizer",
+        ),
+        Strategy(
+            "tensor", "tensor parallel + FSDP", "parallelize_module inside a node, FSDP2 over it",
+            "all-reduces of activations in every block, so it stays inside a node",
+        ),
+        Strategy(
+            "pipeline", "pipeline parallel", "torch.distributed.pipelining",
+            "activations between neighbouring stages only, and an idle bubble",
+        ),
+        Strategy(
+            "3d", "3D: pipeline x data x tensor",
+            "torch.distributed.pipelining over FSDP2 over parallelize_module, or Megatron-LM",
+            "all of the above, each on its own axis",
+        ),
+    )
+}  # fmt: skip
+
+
+def layout_for(scenario: Scenario, strategy: str, tensor: int = 1, pipeline: int = 1) -> Layout:
+    """The layout of one strategy on this scenario's cluster, in its engine's family.
+
+    A scenario whose engine is DeepSpeed climbs DeepSpeed's stages; any other climbs torch's own:
+    DDP, ZeroRedundancyOptimizer, FSDP2 without and with resharding. Pipelines run FSDP2 without
+    resharding, as torchtitan does (`fsdp_reshard_after_forward = "default"`).
+    """
+    if strategy in ("tensor", "pipeline", "3d"):
+        return Layout(
+            engine="fsdp2",
+            zero_stage=3 if pipeline == 1 else 2,
+            tensor_parallel=tensor,
+            sequence_parallel=tensor > 1,
+            pipeline_parallel=pipeline,
+        )
+    stage = {"ddp": 0, "zero-1": 1, "zero-2": 2, "zero-3": 3, "offload": 3}[strategy]
+    offload = "cpu" if strategy == "offload" else "none"
+    if scenario.layout.engine == "deepspeed":
+        return Layout(engine="deepspeed", zero_stage=stage, offload_optimizer=offload)
+    engine = {0: "ddp", 1: "zero-redundancy", 2: "fsdp2", 3: "fsdp2"}[stage]
+    view = scenario.layout.gradient_as_bucket_view
+    return Layout(
+        engine=engine,
+        zero_stage=stage,
+        offload_optimizer=offload,
+        gradient_as_bucket_view=view and engine in ("ddp", "zero-redundancy"),
+    )
+
+
+def scenario_for(
+    scenario: Scenario, strategy: str, tensor: int = 1, pipeline: int = 1
+) -> Scenario | None:
+    """The scenario under one strategy; None where it cannot be laid out so."""
+    try:
+        return scenario.with_layout(layout_for(scenario, strategy, tensor, pipeline))
+    except ScenarioError:
+        return None
+
+
+def tensor_degrees(scenario: Scenario) -> tuple[int, ...]:
+    """Tensor-parallel degrees that divide a node's GPUs and the model's heads, smallest first."""
+    in_node = scenario.cluster.gpus_per_node
+    return tuple(
+        degree
+        for degree in range(2, in_node + 1)
+        if in_node % degree == 0 and divides_heads(scenario.model, degree)
+    )
+
+
+def pipeline_degrees(scenario: Scenario) -> tuple[int, ...]:
+    """Pipeline degrees that divide the layers and the GPUs, smallest first."""
+    world, layers = scenario.cluster.world_size, scenario.model.layers
+    return tuple(
+        degree
+        for degree in range(2, min(world, layers) + 1)
+        if world % degree == 0 and layers % degree == 0
+    )
+
+
+def split_degrees(scenario: Scenario) -> Iterator[tuple[int, int]]:
+    """(tensor, pipeline) degrees with a pipeline, least machinery first: fewest stages, then TP."""
+    world = scenario.cluster.world_size
+    tensors = (1, *tensor_degrees(scenario))
+    for pipeline in pipeline_degrees(scenario):
+        for tensor in tensors:
+            if world % (tensor * pipeline) == 0:
+                yield tensor, pipeline

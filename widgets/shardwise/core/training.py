@@ -1,0 +1,108 @@
+"""How the model is trained: sequence, batch, precision, optimizer and the code that runs it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from shardwise.core.errors import ScenarioError
+from shardwise.core.fields import choice, section, whole
+from shardwise.core.optimizers import OPTIMIZERS
+from shardwise.core.precision import POLICIES, Precision, precision_from, precision_to
+
+IMPLEMENTATIONS = ("foreach", "fused", "for-loop")
+ATTENTIONS = ("flash", "math", "eager")
+LOSSES = ("full", "chunked", "fused")
+MODEL_CODES = ("transformers", "torchtitan", "megatron", "compiled")
+
+
+@dataclass(frozen=True)
+class Training:
+    """One training set-up.
+
+    `sequence_length` is tokens a sample; `micro_batch` samples a rank and forward pass;
+    `global_batch` samples an optimizer step over all ranks (None: one micro-batch a replica, or
+    four a stage with a pipeline). `checkpoint_every` is 0 unless checkpointing is `{"every": k}`.
+    """
+
+    sequence_length: int = 4096
+    micro_batch: int = 1
+    global_batch: int | None = None
+    precision: Precision = POLICIES["mixed-16"]
+    optimizer: str = "adamw"
+    optimizer_implementation: str = "foreach"
+    activation_checkpointing: str = "none"
+    checkpoint_every: int = 0
+    attention: str = "flash"
+    loss: str = "full"
+    model_code: str = "transformers"
+
+    @classmethod
+    def from_dict(cls, value: object) -> Training:
+        """A training set-up from its dict; missing keys take the defaults above.
+
+        Raises:
+            ScenarioError: an unknown key, or a value that is not allowed.
+        """
+        given = section(value, "training", _KEYS)
+        default = cls()
+        checkpointing, every = _checkpointing(given.get("activation_checkpointing", "none"))
+        global_batch = given.get("global_batch")
+        return cls(
+            sequence_length=_whole(given, "sequence_length", default.sequence_length, 10**8),
+            micro_batch=_whole(given, "micro_batch", default.micro_batch, 10**6),
+            global_batch=None
+            if global_batch is None
+            else whole(global_batch, "training.global_batch", 1, 10**9),
+            precision=precision_from(given.get("precision", default.precision)),
+            optimizer=_choice(given, "optimizer", default.optimizer, OPTIMIZERS),
+            optimizer_implementation=_choice(
+                given, "optimizer_implementation", "foreach", IMPLEMENTATIONS
+            ),
+            activation_checkpointing=checkpointing,
+            checkpoint_every=every,
+            attention=_choice(given, "attention", default.attention, ATTENTIONS),
+            loss=_choice(given, "loss", default.loss, LOSSES),
+            model_code=_choice(given, "model_code", default.model_code, MODEL_CODES),
+        )
+
+    def to_dict(self) -> dict[str, object]:
+        """The dict that `from_dict` reads back to an equal value."""
+        every = self.checkpoint_every
+        return {
+            "sequence_length": self.sequence_length,
+            "micro_batch": self.micro_batch,
+            "global_batch": self.global_batch,
+            "precision": precision_to(self.precision),
+            "optimizer": self.optimizer,
+            "optimizer_implementation": self.optimizer_implementation,
+            "activation_checkpointing": {"every": every}
+            if every
+            else self.activation_checkpointing,
+            "attention": self.attention,
+            "loss": self.loss,
+            "model_code": self.model_code,
+        }
+
+
+_KEYS = tuple(k for k in Training.__dataclass_fields__ if k != "checkpoint_every")
+
+
+def _whole(given: Mapping[str, object], key: str, default: int, maximum: int) -> int:
+    return whole(given.get(key, default), f"training.{key}", 1, maximum)
+
+
+def _choice(given: Mapping[str, object], key: str, default: str, allowed: object) -> str:
+    assert isinstance(allowed, (tuple, Mapping))
+    return choice(given.get(key, default), f"training.{key}", allowed)
+
+
+def _checkpointing(value: object) -> tuple[str, int]:
+    """(kind, every k-th block); kind is none, selective, full or every."""
+    field = "training.activation_checkpointing"
+    if isinstance(value, Mapping):
+        every = section(value, field, ("every",)).get("every")
+        return "every", whole(every, f"{field}.every", 1, 10_000)
+    if isinstance(value, str) and value in ("none", "selective", "full"):
+        return value, 0
+    raise ScenarioError(field, value, "none, selective, full or {'every': k}")
