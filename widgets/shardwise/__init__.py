@@ -25,14 +25,26 @@ if TYPE_CHECKING:
     from shardwise.core.training import Training
     from shardwise.export import export
     from shardwise.panels.explorer import Explorer
+    from shardwise.panels.small import (
+        DecisionPanel,
+        LayersPanel,
+        MemoryPanel,
+        RulePanel,
+        ScalingPanel,
+    )
 
 _WHERE = {
     "Cluster": "shardwise.core.cluster",
     "Decision": "shardwise.core.decision",
+    "DecisionPanel": "shardwise.panels.small",
     "Explorer": "shardwise.panels.explorer",
     "Layout": "shardwise.core.layout",
+    "LayersPanel": "shardwise.panels.small",
+    "MemoryPanel": "shardwise.panels.small",
     "MemoryReport": "shardwise.core.memory",
     "Model": "shardwise.core.model",
+    "RulePanel": "shardwise.panels.small",
+    "ScalingPanel": "shardwise.panels.small",
     "Scenario": "shardwise.core.scenario",
     "ScenarioError": "shardwise.core.errors",
     "Training": "shardwise.core.training",

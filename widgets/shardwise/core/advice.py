@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from shardwise.core.errors import ScenarioError
+from shardwise.core.cluster import MAX_NODES
+from shardwise.core.layout import Layout
 from shardwise.core.memory import MemoryReport, estimate
 from shardwise.core.memory.report import PARTS
 from shardwise.core.scenario import Scenario
 from shardwise.core.strategies import (
     STRATEGIES,
+    context_degrees,
     pipeline_degrees,
     scenario_for,
     split_degrees,
@@ -43,43 +45,62 @@ def smaller_batches(training: Training) -> tuple[int, ...]:
     return tuple(sizes)
 
 
-def batch_line(training: Training, micro_batch: int) -> str:
-    """The adjustment that a smaller micro-batch is, in words."""
-    kept = "; accumulate to keep the global batch" if training.global_batch else ""
-    return f"micro-batch {training.micro_batch} -> {micro_batch}{kept}"
+def adjustments(given: Training, laid: Scenario) -> tuple[str, ...]:
+    """What was changed of the training set-up to make room, in words."""
+    training, lines = laid.training, []
+    if training.micro_batch != given.micro_batch:
+        line = f"micro-batch {given.micro_batch} -> {training.micro_batch}"
+        if given.global_batch is not None and laid.micro_batches > 1:
+            line += f" ({laid.micro_batches} accumulated keep the global batch)"
+        lines.append(line)
+    if training.activation_checkpointing != given.activation_checkpointing:
+        lines.append("full activation checkpointing (about a third more compute)")
+    return tuple(lines)
 
 
-def refusal(laid: Scenario, report: MemoryReport) -> str:
-    """Why a layout is out of the question whatever the card holds; empty when it isn't."""
-    wanted, replicas = laid.training.global_batch, laid.data_parallel
-    if wanted is not None and replicas * laid.training.micro_batch > wanted:
+def refusal(report: MemoryReport) -> str:
+    """Why a layout is out of the question whatever the card holds; empty when it isn't.
+
+    With one sample a micro-batch nothing smaller is left to try: `notes` then says what becomes of
+    the global batch, since that is no question of memory.
+    """
+    laid = report.scenario
+    wanted, micro_batch = laid.training.global_batch, laid.training.micro_batch
+    least = laid.data_parallel * micro_batch
+    if wanted is not None and micro_batch > 1 and least > wanted:
         return (
-            f"{replicas} replicas x micro-batch {laid.training.micro_batch} need a global batch of "
-            f"{replicas * laid.training.micro_batch} samples; it is {wanted}."
+            f"{laid.data_parallel} replicas x micro-batch {micro_batch} make a global batch of "
+            f"{least} samples; it is to be {wanted}."
         )
     host = laid.cluster.host_memory_bytes
     if report.host_bytes_per_node > host:
         return (
-            f"A node's host memory of {format_gib(host)} cannot hold the offloaded "
-            f"{format_gib(report.host_bytes_per_node)}."
+            f"Offload needs {format_gib(report.host_bytes_per_node)} of host memory in each node, "
+            f"which has {format_gib(host)}."
         )
     return ""
 
 
-def why(laid: Scenario, report: MemoryReport, name: str, adjustments: tuple[str, ...]) -> str:
+def why(report: MemoryReport, name: str, changes: tuple[str, ...]) -> str:
     """One sentence: what is needed, what is there, and which part is the largest."""
     part = max(report.parts, key=lambda key: report.parts[key])
-    with_changes = f" with {' and '.join(adjustments)}" if adjustments else ""
-    needs = f"{name}{with_changes} needs {format_gib(report.device_bytes)} a GPU"
-    largest = f"mostly {PARTS[part]} ({format_gib(report.parts[part])})"
+    layout = report.scenario.layout
+    degrees = [
+        f"{axis} {degree}"
+        for axis, degree in (("TP", layout.tensor_parallel), ("PP", layout.pipeline_parallel))
+        if degree > 1
+    ]
+    label = f"{name[0].upper()}{name[1:]}" + (f" ({', '.join(degrees)})" if degrees else "")
+    with_changes = f" with {' and '.join(changes)}" if changes else ""
+    needs = f"{label}{with_changes} needs {format_gib(report.device_bytes)} a GPU"
     room = f"of the card's {format_gib(report.usable_bytes)}"
-    if report.verdict in ("fits", "uncertain") and report.high_bytes <= report.usable_bytes:
+    largest = f"mostly {PARTS[part]} ({format_gib(report.parts[part])})"
+    if report.high_bytes <= report.usable_bytes:
         spare = report.usable_bytes - report.device_bytes
         return f"{needs} {room}, {largest}; {format_gib(spare)} to spare."
     if report.device_bytes <= report.usable_bytes:
-        return (
-            f"{needs} {room}, up to {format_gib(report.high_bytes)} with fragmentation: too tight."
-        )
+        high = format_gib(report.high_bytes)
+        return f"{needs} {room}, {largest}, and up to {high} with fragmentation: too tight."
     over = report.device_bytes - report.usable_bytes
     return f"{needs} {room}, {largest}: {format_gib(over)} too much."
 
@@ -87,22 +108,19 @@ def why(laid: Scenario, report: MemoryReport, name: str, adjustments: tuple[str,
 def impossible(scenario: Scenario, strategy: str) -> str:
     """Why a strategy could not even be laid out."""
     cluster, model = scenario.cluster, scenario.model
-    if cluster.world_size == 1:
-        return "There is one GPU: sharding over a data-parallel degree of 1 saves nothing."
-    if strategy == "tensor" and not tensor_degrees(scenario):
-        return (
-            f"No tensor-parallel degree divides both the {cluster.gpus_per_node} GPUs of a node "
-            f"and the {model.heads} heads."
-        )
-    if strategy in ("pipeline", "3d") and not pipeline_degrees(scenario):
-        return (
-            f"No pipeline degree divides both the {model.layers} layers and the "
-            f"{cluster.world_size} GPUs."
-        )
-    return "The global batch is too small for as many micro-batches as stages."
+    if strategy in ("pipeline", "3d"):
+        if cluster.world_size == 1:
+            return "There is one GPU: a pipeline needs two or more."
+        if not pipeline_degrees(scenario):
+            return (
+                f"No pipeline degree divides both the {model.layers} layers and the "
+                f"{cluster.world_size} GPUs."
+            )
+        return "The global batch is too small for as many micro-batches as stages."
+    return "There is one GPU: sharding over a data-parallel degree of 1 saves nothing."
 
 
-def headline(chosen: Scenario, strategy: str, exhausted: str, adjustments: tuple[str, ...]) -> str:
+def headline(chosen: Scenario, strategy: str, exhausted: str, changes: tuple[str, ...]) -> str:
     """The decision in one or two sentences."""
     name, world = STRATEGIES[strategy].name, chosen.cluster.world_size
     layout = chosen.layout
@@ -116,13 +134,18 @@ def headline(chosen: Scenario, strategy: str, exhausted: str, adjustments: tuple
         if degree > 1
     ]
     axes = f" ({', '.join(degrees)})" if degrees else ""
+    if exhausted == "activations":
+        fix = f"With {' and '.join(changes)} a replica fits on one GPU"
+        return f"What runs out is {_called(exhausted)}. {fix}" + (
+            f": DDP{axes} is enough." if world > 1 else "."
+        )
     if strategy == "ddp" and world == 1:
         text = "It fits on the one GPU. If it is too slow, throughput ran out: more GPUs with DDP."
-    elif strategy == "ddp" and exhausted == "throughput":
+    elif strategy == "ddp":
         text = f"It fits on one GPU. If it is too slow, throughput ran out: use DDP{axes} and stop."
     else:
         text = f"What runs out is {_called(exhausted)}. The simplest fix is {name}{axes}."
-    return f"{text} First: {'; '.join(adjustments)}." if adjustments else text
+    return f"{text} With {'; '.join(changes)}." if changes else text
 
 
 def _called(exhausted: str) -> str:
@@ -130,14 +153,15 @@ def _called(exhausted: str) -> str:
         "activations": "room for activations",
         "optimizer state": "room for the optimizer state",
         "parameters": "room for parameters and gradients",
-        "single layer": "room for a single layer",
+        "single layer": "room for a single layer and its activations",
         "whole model": "room for the whole model",
     }[exhausted]
 
 
 def next_step(asked: Scenario, chosen: Scenario, strategy: str) -> str:
     """What the next heavier step would buy and cost; why it isn't needed."""
-    following = _NEXT.get(strategy)
+    alone = asked.cluster.world_size == 1 and strategy == "ddp"
+    following = "offload" if alone else _NEXT.get(strategy)
     if following is None:
         return "There is no heavier step; a smaller model or more GPUs would be next."
     heavier = _laid(asked, chosen, following)
@@ -145,10 +169,9 @@ def next_step(asked: Scenario, chosen: Scenario, strategy: str) -> str:
     if heavier is None:
         return f"Not needed: the next step, {name}, cannot be laid out on this cluster."
     now, then = estimate(chosen).device_bytes, estimate(heavier).device_bytes
-    change = (
-        f"free {format_gib(now - then)} a GPU" if then < now else "free nothing in this scenario"
-    )
-    return f"Not needed: {name} would {change}; it costs {STRATEGIES[following].moves}{bubble(heavier)}."
+    change = f"free {format_gib(now - then)} a GPU" if then < now else "free nothing here"
+    cost = f"{STRATEGIES[following].moves}{bubble(heavier)}"
+    return f"Not needed: {name} would {change}. Its traffic: {cost}."
 
 
 def _laid(asked: Scenario, chosen: Scenario, strategy: str) -> Scenario | None:
@@ -173,42 +196,70 @@ def bubble(laid: Scenario) -> str:
     return f" of {idle:.0%} with {micro_batches} micro-batches"
 
 
-def nothing_fits(scenario: Scenario) -> str:
+def nothing_fits(scenario: Scenario, exhausted: str) -> str:
     """The headline when no strategy fits."""
-    cluster = scenario.cluster
+    cluster, training = scenario.cluster, scenario.training
     gpus = "the one GPU" if cluster.world_size == 1 else f"these {cluster.world_size} GPUs"
+    if exhausted == "activations":
+        return (
+            f"Nothing fits on {gpus}: the activations of one sample of "
+            f"{training.sequence_length:,} tokens are too large, even with full checkpointing."
+        )
     return f"Nothing fits on {gpus}: the whole model is too large for this cluster."
+
+
+def context_parallel(scenario: Scenario, fits: Callable[[Scenario], bool]) -> str:
+    """The smallest context-parallel degree that would fit with FSDP2 over it; empty if none does.
+
+    Context parallelism splits each sample's tokens, and states are sharded over data x context
+    (torchtitan's `context_parallel_degree`).
+    """
+    leanest = replace(
+        scenario.training, micro_batch=1, activation_checkpointing="full", checkpoint_every=0
+    )
+    for degree in context_degrees(scenario):
+        for training in (scenario.training, leanest):
+            laid = scenario.with_layout(Layout(context_parallel=degree), training)
+            if fits(laid):
+                changes = adjustments(scenario.training, laid)
+                with_changes = f" with {' and '.join(changes)}" if changes else ""
+                return (
+                    f"Context parallelism would fit: layout.context_parallel {degree} splits a "
+                    f"sample's tokens over {degree} GPUs, FSDP2 shards over all"
+                    f"{with_changes}."
+                )
+    return ""
 
 
 def more_nodes(scenario: Scenario, fits: Callable[[Scenario], bool]) -> str:
     """How many nodes would do with ZeRO-3, doubling; and what else could help."""
+    engine = "deepspeed" if scenario.layout.engine == "deepspeed" else "fsdp2"
+    training = replace(scenario.training, global_batch=None)
     nodes = scenario.cluster.nodes * 2
-    while nodes <= _MOST_NODES:
-        larger = replace(scenario.cluster, nodes=nodes)
-        try:
-            grown = Scenario.of(
-                scenario.model,
-                larger,
-                replace(scenario.training, global_batch=None),
-                replace(scenario.layout, data_parallel=None, shard=None),
-                scenario.model_source,
-            )
-        except ScenarioError:
-            return "More GPUs alone do not help: the layout cannot be spread over them."
+    while nodes <= max(_MOST_NODES, 8 * scenario.cluster.nodes):
+        larger = replace(scenario.cluster, nodes=min(nodes, MAX_NODES))
+        layout = Layout(engine=engine)
+        grown = Scenario.of(scenario.model, larger, training, layout, scenario.model_source)
         if fits(grown):
             return f"With {nodes} such nodes ({larger.world_size} GPUs) ZeRO-3 / FSDP would fit."
         nodes *= 2
     return "More such GPUs alone do not help; shorten the sequence or take cards with more memory."
 
 
-def notes(scenario: Scenario, strategy: str) -> tuple[str, ...]:
-    """When more GPUs would not help, and what of the given layout has no effect."""
+def notes(asked: Scenario, chosen: Scenario, strategy: str) -> tuple[str, ...]:
+    """When more GPUs would not help, and what of the given set-up has no effect."""
     lines = []
-    layout, cluster = scenario.layout, scenario.cluster
-    if layout.zero_stage and scenario.shard == 1 and layout.engine != "ddp":
+    layout, cluster = asked.layout, asked.cluster
+    if layout.zero_stage and asked.shard == 1:
         lines.append(
             f"In the layout as given, ZeRO stage {layout.zero_stage} has no effect: the "
             "data-parallel degree that it shards over is 1."
+        )
+    wanted, replicas = asked.training.global_batch, chosen.data_parallel
+    if strategy != "none" and wanted is not None and replicas > wanted:
+        lines.append(
+            f"{replicas} replicas take at least {replicas} samples a step, more than the global "
+            f"batch of {wanted}: raise it, or use {wanted} GPUs."
         )
     if strategy == "ddp":
         lines.append(

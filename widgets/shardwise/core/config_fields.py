@@ -6,50 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from shardwise.core.config_spellings import MAY_DISAGREE, SPELLINGS
 from shardwise.core.errors import ScenarioError
-
-# The spellings of public configs; the first is the name used here and in error sentences.
-SPELLINGS: dict[str, tuple[str, ...]] = {
-    "hidden_size": ("hidden_size", "n_embd", "d_model", "n_embed", "dim"),
-    "num_hidden_layers": ("num_hidden_layers", "n_layer", "n_layers", "num_layers"),
-    "num_attention_heads": ("num_attention_heads", "n_head", "n_heads", "num_heads"),
-    "num_key_value_heads": ("num_key_value_heads", "num_kv_heads", "n_head_kv", "n_kv_heads"),
-    "intermediate_size": (
-        "intermediate_size",
-        "ffn_hidden_size",
-        "n_inner",
-        "ffn_dim",
-        "d_ff",
-        "hidden_dim",
-    ),
-    "max_position_embeddings": ("max_position_embeddings", "n_positions", "max_seq_len"),
-    "vocab_size": ("vocab_size", "padded_vocab_size"),
-    "num_local_experts": (
-        "num_local_experts",
-        "num_experts",
-        "n_routed_experts",
-        "moe_num_experts",
-    ),
-    "num_experts_per_tok": ("num_experts_per_tok", "moe_top_k", "num_experts_per_token"),
-    "head_dim": ("head_dim", "d_kv"),
-    "hidden_act": ("hidden_act", "hidden_activation", "activation_function", "activation"),
-    "dropout": (
-        "hidden_dropout_prob",
-        "hidden_dropout",
-        "resid_pdrop",
-        "resid_dropout",
-        "dropout_rate",
-        "dropout",
-    ),
-    "attention_dropout": (
-        "attention_dropout",
-        "attention_probs_dropout_prob",
-        "attn_pdrop",
-    ),
-}
-
-# Fields of which configs carry two versions that need not agree; the first one counts.
-_MAY_DISAGREE = ("hidden_act", "dropout", "attention_dropout")
 
 LARGEST_SIZE = 2**31 - 1
 MOST_LAYERS = 2_000
@@ -73,6 +31,7 @@ class ConfigFields:
         where: str = "",
         shared: ConfigFields | None = None,
     ) -> None:
+        """`label` names the class of the defaults; `where` is the path to a nested section."""
         self.config = config
         self.defaults = defaults
         self.label = label
@@ -105,6 +64,10 @@ class ConfigFields:
     def has(self, name: str) -> bool:
         """Whether the config gives the field, under any spelling, as something but null."""
         return self._given(name)[1] is not _MISSING
+
+    def spelled(self, name: str) -> str:
+        """The field under the spelling that this config uses, for error sentences."""
+        return self.where + self._given(name)[0]
 
     def whole(
         self, name: str, *, minimum: int = 1, maximum: int = LARGEST_SIZE, counts: bool = True
@@ -223,7 +186,7 @@ class ConfigFields:
         ]
         if not found:
             return name, _MISSING
-        for other in () if name in _MAY_DISAGREE else found[1:]:
+        for other in () if name in MAY_DISAGREE else found[1:]:
             if self.config[other] != self.config[found[0]]:
                 allowed = f"one value: {found[0]} is the same field"
                 hint = "remove the one that is wrong"

@@ -93,7 +93,7 @@ def _without_doubles(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     result: dict[str, Any] = {}
     for key, value in pairs:
         if key in result:
-            raise ScenarioError(key, value, "each field once", "remove one of the two")
+            raise ScenarioError(_FIELD, key, "each field once", "this one stands there twice")
         result[key] = value
     return result
 

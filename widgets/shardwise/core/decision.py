@@ -9,6 +9,7 @@ from functools import lru_cache
 from shardwise.core import advice
 from shardwise.core.errors import ScenarioError
 from shardwise.core.memory import MemoryReport, estimate
+from shardwise.core.memory.reserve import device_bytes
 from shardwise.core.memory.states import bytes_per_parameter
 from shardwise.core.scenario import Scenario
 from shardwise.core.strategies import (
@@ -130,30 +131,20 @@ def _question(
     if not attempts:
         available = scenario.cluster.gpu.usable_bytes
         return Question(text, 0, available, "no", advice.impossible(scenario, strategies[-1]))
-    best = next((a for a in attempts if a.fits), None) or min(
-        attempts, key=lambda attempt: attempt.needed_bytes
-    )
+    best = min(attempts, key=lambda attempt: (not attempt.fits, attempt.needed_bytes))
     verdict = "yes" if best.fits else "no"
-    return Question(text, best.needed_bytes, best.available_bytes, verdict, best.why, attempts)
+    why = " ".join(attempt.why for attempt in attempts)
+    return Question(text, best.needed_bytes, best.available_bytes, verdict, why, attempts)
 
 
 def _decision(
     scenario: Scenario, questions: tuple[Question, ...], chosen: Attempt | None
 ) -> Decision:
     if chosen is None:
-        return Decision(
-            "none",
-            "whole model",
-            scenario,
-            questions,
-            (),
-            advice.nothing_fits(scenario),
-            advice.more_nodes(scenario, _fits_on),
-            advice.notes(scenario, "none"),
-        )
+        return _no_decision(scenario, questions)
     strategy = _named(chosen)
     exhausted = EXHAUSTED[strategy]
-    if strategy == "ddp" and chosen.adjustments:
+    if strategy == "ddp" and not _fits(estimate(scenario.with_layout(chosen.scenario.layout))):
         exhausted = "activations"
     return Decision(
         strategy,
@@ -163,7 +154,26 @@ def _decision(
         chosen.adjustments,
         advice.headline(chosen.scenario, strategy, exhausted, chosen.adjustments),
         advice.next_step(scenario, chosen.scenario, strategy),
-        advice.notes(scenario, strategy),
+        advice.notes(scenario, chosen.scenario, strategy),
+    )
+
+
+def _no_decision(scenario: Scenario, questions: tuple[Question, ...]) -> Decision:
+    attempts = [attempt for question in questions for attempt in question.attempts]
+    reports = [estimate(attempt.scenario) for attempt in attempts]
+    possible = [report for report in reports if not advice.refusal(report)]
+    nearest = min(possible, key=lambda report: report.device_bytes)
+    exhausted = "activations" if _adjustable(nearest) else "whole model"
+    return Decision(
+        "none",
+        exhausted,
+        scenario,
+        questions,
+        (),
+        advice.nothing_fits(scenario, exhausted),
+        advice.context_parallel(scenario, lambda laid: _fits(estimate(laid)))
+        or advice.more_nodes(scenario, _fits_on),
+        advice.notes(scenario, scenario, "none"),
     )
 
 
@@ -184,23 +194,35 @@ def _attempt(scenario: Scenario, strategy: str) -> Attempt | None:
     """The strategy at its smallest degree that fits, or the one that comes nearest."""
     if strategy == "3d":
         return None  # the pipeline attempt has tried tensor parallelism along
-    nearest: Attempt | None = None
+    nearest: MemoryReport | None = None
     for tensor, pipeline in _degrees(scenario, strategy):
-        for training, adjustments in _variants(scenario):
+        layout = layout_for(scenario, strategy, tensor, pipeline)
+        for training in _variants(scenario.training):
             try:
-                laid = scenario.with_layout(
-                    layout_for(scenario, strategy, tensor, pipeline), training
-                )
+                report = estimate(scenario.with_layout(layout, training))
             except ScenarioError:
                 continue
-            attempt = _judge(strategy, laid, adjustments)
-            if attempt.fits:
-                return attempt
-            if nearest is None or attempt.needed_bytes < nearest.needed_bytes:
-                nearest = attempt
-            if not adjustments and not _adjustable(estimate(laid)):
+            if _fits(report) and not advice.refusal(report):
+                return _attempted(scenario, strategy, report)
+            if nearest is None or report.device_bytes < nearest.device_bytes:
+                nearest = report
+            if training == scenario.training and not _adjustable(report):
                 break
-    return nearest
+    return None if nearest is None else _attempted(scenario, strategy, nearest)
+
+
+def _attempted(scenario: Scenario, strategy: str, report: MemoryReport) -> Attempt:
+    adjustments = advice.adjustments(scenario.training, report.scenario)
+    why = advice.refusal(report) or advice.why(report, STRATEGIES[strategy].name, adjustments)
+    return Attempt(
+        strategy,
+        report.scenario,
+        report.device_bytes,
+        report.usable_bytes,
+        _fits(report) and not advice.refusal(report),
+        adjustments,
+        why,
+    )
 
 
 def _degrees(scenario: Scenario, strategy: str) -> Iterator[tuple[int, int]]:
@@ -212,57 +234,30 @@ def _degrees(scenario: Scenario, strategy: str) -> Iterator[tuple[int, int]]:
         yield 1, 1
 
 
-def _variants(scenario: Scenario) -> Iterator[tuple[Training, tuple[str, ...]]]:
+def _variants(training: Training) -> Iterator[Training]:
     """The training set-up as given, then with smaller activations, simplest change first."""
-    training = scenario.training
-    yield training, ()
     smaller = advice.smaller_batches(training)
-    for micro_batch in smaller:
-        line = advice.batch_line(training, micro_batch)
-        yield _with_batch(scenario, micro_batch), (line,)
-    if training.activation_checkpointing in ("full", "every"):
-        return
-    line = "full activation checkpointing (about a third more compute)"
     for micro_batch in (training.micro_batch, *smaller):
-        lines = (line,)
-        if micro_batch != training.micro_batch:
-            lines = (advice.batch_line(training, micro_batch), line)
-        adjusted = _with_batch(scenario, micro_batch)
-        yield replace(adjusted, activation_checkpointing="full", checkpoint_every=0), lines
+        yield replace(training, micro_batch=micro_batch)
+    if training.activation_checkpointing != "full":
+        full = replace(training, activation_checkpointing="full", checkpoint_every=0)
+        for micro_batch in (training.micro_batch, *smaller):
+            yield replace(full, micro_batch=micro_batch)
 
 
-def _with_batch(scenario: Scenario, micro_batch: int) -> Training:
-    """A smaller micro-batch at the same global batch: the rest is accumulated."""
-    return replace(
-        scenario.training, micro_batch=micro_batch, global_batch=scenario.training.global_batch
-    )
+def _fits(report: MemoryReport) -> bool:
+    """Whether the upper end of the band is within what the card gives."""
+    return report.high_bytes <= report.usable_bytes
 
 
 def _adjustable(report: MemoryReport) -> bool:
     """Whether smaller activations could make room at all: everything else fits by itself."""
-    activations = min(
-        parts["activations"] + parts["logits and loss"]
-        for stage in report.stages
-        for parts in stage.phases.values()
-    )
     without = max(
         sum(parts.values()) - parts["activations"] - parts["logits and loss"]
         for stage in report.stages
         for parts in stage.phases.values()
     )
-    return without + activations < report.usable_bytes
-
-
-def _judge(strategy: str, laid: Scenario, adjustments: tuple[str, ...]) -> Attempt:
-    report = estimate(laid)
-    refusal = advice.refusal(laid, report)
-    fits = refusal == "" and report.verdict == "fits"
-    if refusal == "" and report.verdict == "uncertain":
-        fits = report.high_bytes <= report.usable_bytes
-    why = refusal or advice.why(laid, report, STRATEGIES[strategy].name, adjustments)
-    return Attempt(
-        strategy, laid, report.device_bytes, report.usable_bytes, fits, adjustments, why
-    )
+    return device_bytes(without, report.scenario.cluster.world_size).high <= report.usable_bytes
 
 
 def rule_of_sixteen(scenario: Scenario) -> float:

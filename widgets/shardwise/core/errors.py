@@ -36,6 +36,7 @@ class ScenarioError(ValueError):
     """
 
     def __init__(self, field: str, value: object, allowed: str, hint: str = "") -> None:
+        """Keep the parts; the sentence is made when it is asked for."""
         self.field = field
         self.value = value
         self.allowed = allowed

@@ -1,4 +1,4 @@
-"""Reading one section of a scenario dict: known keys only, each value checked and named in errors."""
+"""Reading one section of a scenario dict: known keys only, each value checked, errors named."""
 
 from __future__ import annotations
 

@@ -141,9 +141,7 @@ class Layout:
 
     def _check(self) -> None:
         if self.sequence_parallel and self.tensor_parallel == 1:
-            raise ScenarioError(
-                "layout.sequence_parallel", True, "False when tensor_parallel is 1"
-            )
+            raise ScenarioError("layout.sequence_parallel", True, "False when tensor_parallel is 1")
         if self.schedule == "interleaved" and self.virtual_stages < 2:
             raise ScenarioError(
                 "layout.virtual_stages",

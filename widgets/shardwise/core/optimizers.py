@@ -31,7 +31,7 @@ OPTIMIZERS: Mapping[str, Optimizer] = {
             "adamw-8bit",
             "AdamW, 8-bit states",
             2,
-            "bitsandbytes.optim.AdamW8bit: state1, state2 in uint8 and an fp32 absmax a block of 256",
+            "bitsandbytes.optim.AdamW8bit: two states in uint8, an fp32 absmax a block of 256",
         ),
         Optimizer("sgd", "SGD", 0, "torch.optim.SGD, momentum=0"),
         Optimizer("sgd-momentum", "SGD with momentum", 1, "torch.optim.SGD: momentum_buffer"),

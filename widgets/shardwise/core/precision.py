@@ -1,4 +1,4 @@
-"""What each tensor of a training run is stored in: named precision policies, in bytes a parameter."""
+"""What each tensor of a training run is stored in: named policies, in bytes a parameter."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ POLICIES: Mapping[str, Precision] = {
         Precision(
             "mixed-fp32-grads", "mixed precision, fp32 gradients, 18 bytes (Megatron)",
             _SIXTEEN, "fp32", "fp32", "fp32", _SIXTEEN, "fp32",
-            "Megatron-LM theoretical_memory_usage.py: 18, or 6 + 12/d with the distributed optimizer",
+            "Megatron-LM theoretical_memory_usage.py: 18, or 6 + 12/d with distributed optimizer",
         ),
         Precision(
             "mixed-20", "mixed precision, 16-bit and fp32 gradients, 20 bytes (MT-NLG)",

@@ -1,9 +1,9 @@
-"""The one value that every question is asked of: a model, a cluster, a training set-up, a layout."""
+"""The one value that every question is asked of: model, cluster, training set-up, layout."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 from shardwise.core.catalogue import load_model
@@ -73,6 +73,10 @@ class Scenario:
         training = training or self.training
         return Scenario.of(self.model, self.cluster, training, layout, self.model_source)
 
+    def with_training(self, training: Training) -> Scenario:
+        """The same layout with another training set-up."""
+        return self.with_layout(self.layout, training)
+
     def to_dict(self) -> dict[str, object]:
         """Plain values that `from_dict` reads back to an equal scenario."""
         return {
@@ -108,8 +112,16 @@ class Scenario:
         """Samples an optimizer step over all ranks, as it really comes out."""
         return self.micro_batches * self.training.micro_batch * self.data_parallel
 
+    def __repr__(self) -> str:
+        """What makes an equal one, at most a screen long."""
+        return f"Scenario.from_dict({self.to_dict()!r})"
+
     def __hash__(self) -> int:
-        """Hashes the frozen parts; a config given as a dict is covered by the model."""
+        """Hashes the frozen parts once; a config given as a dict is covered by the model."""
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
         return hash((self.model, self.cluster, self.training, self.layout))
 
 
@@ -151,25 +163,17 @@ def check_divisors(scenario: Scenario) -> None:
     """Refuse degrees that do not divide what they split.
 
     Raises:
-        ScenarioError: tensor parallelism that does not divide the heads or the GPUs of a node,
-            expert parallelism that does not divide the experts, stages without layers.
+        ScenarioError: tensor parallelism that does not divide the heads, expert parallelism that
+            does not divide the experts, context parallelism that does not divide the sequence.
     """
     model, layout = scenario.model, scenario.layout
     tensor = layout.tensor_parallel
-    if tensor > 1:
-        if not divides_heads(model, tensor):
-            raise ScenarioError(
-                "layout.tensor_parallel",
-                tensor,
-                f"a divisor of the {model.heads} heads that fits the {model.kv_heads} "
-                "key-value heads",
-            )
-        if scenario.cluster.world_size % tensor:
-            raise ScenarioError(
-                "layout.tensor_parallel",
-                tensor,
-                f"a divisor of the {scenario.cluster.world_size} GPUs",
-            )
+    if tensor > 1 and not divides_heads(model, tensor):
+        allowed = "1: the model has no attention heads to split"
+        if model.heads:
+            allowed = f"a divisor of the {model.heads} heads that fits the {model.kv_heads} "
+            allowed += "key-value heads"
+        raise ScenarioError("layout.tensor_parallel", tensor, allowed)
     experts = max((shape.experts for shape, _ in model.block_groups), default=0)
     expert = layout.expert_parallel
     if expert > 1 and (experts == 0 or experts % expert):
@@ -201,26 +205,39 @@ def check_pipeline(scenario: Scenario) -> None:
     """Refuse pipelines with fewer layers or micro-batches than stages.
 
     Raises:
-        ScenarioError: too few blocks, a layers_per_stage that does not add up, or too few
-            micro-batches for the schedule (torchtitan and Megatron-LM refuse these too).
+        ScenarioError: too few blocks, a layers_per_stage that does not add up, or a number of
+            micro-batches that the schedule cannot run (torchtitan and Megatron-LM refuse it too).
     """
     layout, layers = scenario.layout, scenario.model.layers
-    stages = layout.pipeline_parallel * layout.virtual_stages
-    if layout.pipeline_parallel == 1:
-        return
-    if stages > layers:
-        raise ScenarioError("layout.pipeline_parallel", stages, f"at most the {layers} layers")
+    pipeline, chunks = layout.pipeline_parallel, layout.virtual_stages
     if layout.layers_per_stage is not None and sum(layout.layers_per_stage) != layers:
         raise ScenarioError(
             "layout.layers_per_stage",
             list(layout.layers_per_stage),
             f"numbers that add up to the {layers} layers",
         )
-    if scenario.micro_batches < layout.pipeline_parallel:
-        need = layout.pipeline_parallel * scenario.training.micro_batch * scenario.data_parallel
+    if pipeline == 1:
+        return
+    if pipeline > layers:
+        raise ScenarioError("layout.pipeline_parallel", pipeline, f"at most the {layers} layers")
+    if pipeline * chunks > layers:
+        raise ScenarioError(
+            "layout.virtual_stages",
+            chunks,
+            f"at most {layers // pipeline}: {pipeline} stages share {layers} layers",
+        )
+    step = pipeline * scenario.training.micro_batch * scenario.data_parallel
+    if scenario.micro_batches < pipeline:
         raise ScenarioError(
             "training.global_batch",
             scenario.training.global_batch,
-            f"at least {need}, so that {layout.pipeline_parallel} stages get as many micro-batches",
+            f"at least {step}, so that {pipeline} stages get as many micro-batches",
             "raise the global batch or lower the pipeline degree",
+        )
+    if layout.schedule == "interleaved" and scenario.micro_batches % pipeline:
+        raise ScenarioError(
+            "training.global_batch",
+            scenario.training.global_batch,
+            f"a multiple of {step}: the interleaved schedule takes micro-batches in groups of "
+            f"{pipeline}, one a stage",
         )

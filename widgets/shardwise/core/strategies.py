@@ -29,20 +29,20 @@ STRATEGIES: Mapping[str, Strategy] = {
         ),
         Strategy(
             "zero-1", "ZeRO-1", "ZeroRedundancyOptimizer, or DeepSpeed stage 1",
-            "as DDP: reduce-scatter and all-gather add up to one all-reduce",
+            "as DDP, since reduce-scatter and all-gather add up to one all-reduce",
         ),
         Strategy(
             "zero-2", "ZeRO-2", "FSDP2 with reshard_after_forward=False, or DeepSpeed stage 2",
-            "as DDP: reduce-scatter and all-gather add up to one all-reduce",
+            "as DDP, since reduce-scatter and all-gather add up to one all-reduce",
         ),
         Strategy(
             "zero-3", "ZeRO-3 / FSDP", "FSDP2 fully_shard, or DeepSpeed stage 3",
-            "1.5 times DDP: parameters are gathered in forward and again in backward",
+            "1.5 times DDP, since parameters are gathered in forward and again in backward",
         ),
         Strategy(
             "offload", "ZeRO-3 + optimizer offload",
             "FSDP2 with CPUOffloadPolicy, or DeepSpeed stage 3 with offload_optimizer",
-            "as ZeRO-3, and gradients and weights cross PCIe every step; the CPU runs the optimizer",
+            "as ZeRO-3; gradients and weights cross PCIe each step, the CPU runs the optimizer",
         ),
         Strategy(
             "tensor", "tensor parallel + FSDP", "parallelize_module inside a node, FSDP2 over it",
@@ -50,7 +50,7 @@ STRATEGIES: Mapping[str, Strategy] = {
         ),
         Strategy(
             "pipeline", "pipeline parallel", "torch.distributed.pipelining",
-            "activations between neighbouring stages only, and an idle bubble",
+            "activations between neighboring stages only, and an idle bubble",
         ),
         Strategy(
             "3d", "3D: pipeline x data x tensor",
@@ -117,6 +117,16 @@ def pipeline_degrees(scenario: Scenario) -> tuple[int, ...]:
         degree
         for degree in range(2, min(world, layers) + 1)
         if world % degree == 0 and layers % degree == 0
+    )
+
+
+def context_degrees(scenario: Scenario) -> tuple[int, ...]:
+    """Context-parallel degrees that divide the GPUs and the sequence, smallest first."""
+    world, tokens = scenario.cluster.world_size, scenario.training.sequence_length
+    return tuple(
+        degree
+        for degree in range(2, min(world, tokens) + 1)
+        if world % degree == 0 and tokens % degree == 0
     )
 
 

@@ -69,7 +69,7 @@ def build(config: Mapping[str, Any], name: str = "") -> Model:
     if family is None:
         fields = ConfigFields(config, {}, "a LLaMA-like decoder")
         draft = unknown.build(fields, model_type, named)
-        architecture, known = named or model_type or "unknown", False
+        architecture, known = _plain(named or model_type) or "unknown", False
     else:
         fields = ConfigFields(config, family.defaults, family.label)
         architecture, head, known = _choose(fields, family, model_type, named)
@@ -78,6 +78,9 @@ def build(config: Mapping[str, Any], name: str = "") -> Model:
                 hint = "the text may be cut off; paste the whole config.json"
                 raise ScenarioError(field, None, f"a value, as every {family.model_type} has", hint)
         draft = family.build(fields, head)
+        if config.get("add_cross_attention") is True:
+            fields.assume("add_cross_attention is true: its tensors are not counted.")
+            known = False
     dtype = _dtype(fields)
     _note_quantization(fields)
     return Model(
@@ -125,7 +128,7 @@ def _choose(
         f"The head of {shown(named)} is not known: counted as {default}, "
         "so the total can differ by the head."
     )
-    return named, family.classes[default], False
+    return _plain(named), family.classes[default], False
 
 
 def _dtype(fields: ConfigFields) -> str:
@@ -154,7 +157,11 @@ def _note_quantization(fields: ConfigFields) -> None:
 
 
 def _name(name: str, config: Mapping[str, Any]) -> str:
-    """The given name, or the config's own `_name_or_path`, as plain text of one line."""
+    """The given name, or the config's own `_name_or_path`."""
     path = config.get("_name_or_path")
-    chosen = name or (path if isinstance(path, str) else "")
-    return " ".join("".join(c if c.isprintable() else " " for c in chosen[:200]).split())
+    return _plain(name or (path if isinstance(path, str) else ""))
+
+
+def _plain(text: str) -> str:
+    """One line of visible characters; markup stays the text that it is."""
+    return " ".join("".join(c if c.isprintable() else " " for c in text[:200]).split())

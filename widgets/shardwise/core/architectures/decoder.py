@@ -23,6 +23,8 @@ from shardwise.core.structure import BlockShape, Module
 
 EMBEDDING = tensor("weight", "vocabulary", "hidden", part="embedding", cut=VOCABULARY)
 HEAD = tensor("weight", "vocabulary", "hidden", part="head", cut=VOCABULARY)
+# A switch of the templates: a constant, or the config's own flag.
+Switches = Mapping[str, bool | str]
 # What one layer changes of the family's block shape: its window, its rotary embedding.
 Pattern = Callable[[ConfigFields, int], Sequence[Mapping[str, Any]]]
 
@@ -93,17 +95,21 @@ def attention_sizes(hidden: int, heads: int, kv_heads: int, head_dim: int) -> di
 
 def key_value_heads(fields: ConfigFields, heads: int) -> int:
     """Key-value heads: null means one a query head; they must divide the query heads."""
-    if not fields.has("num_key_value_heads") and (
-        fields.config.get("num_key_value_heads", 0) is None
-        or fields.defaults.get("num_key_value_heads") is None
-    ):
-        if "num_key_value_heads" not in fields.config:
+    if not fields.has("num_key_value_heads"):
+        null = "num_key_value_heads" in fields.config
+        if null and fields.defaults.get("num_key_value_heads"):
+            fields.assume("num_key_value_heads is null: one a query head is taken.")
+        elif not null and not fields.defaults.get("num_key_value_heads"):
             fields.note_default("num_key_value_heads", heads)
-        return heads
+        if null or not fields.defaults.get("num_key_value_heads"):
+            return heads
     kv_heads = fields.whole("num_key_value_heads")
     if heads % kv_heads:
+        hint = ""
+        if not fields.has("num_key_value_heads"):
+            hint = f"the config gives none and this is the default of {fields.label}"
         allowed = f"a divisor of num_attention_heads, which is {heads}"
-        raise ScenarioError(fields.where + "num_key_value_heads", kv_heads, allowed)
+        raise ScenarioError(fields.spelled("num_key_value_heads"), kv_heads, allowed, hint)
     return kv_heads
 
 
@@ -118,8 +124,10 @@ def split_evenly(fields: ConfigFields, hidden: int, heads: int) -> int:
     """hidden_size / num_attention_heads, which must come out even."""
     if hidden % heads:
         hint = "correct one of them, or give head_dim if the heads do not fill the hidden size"
+        if not fields.has("num_attention_heads"):
+            hint = f"the config gives none and this is the default of {fields.label}"
         allowed = f"a divisor of hidden_size, which is {hidden}"
-        raise ScenarioError(fields.where + "num_attention_heads", heads, allowed, hint)
+        raise ScenarioError(fields.spelled("num_attention_heads"), heads, allowed, hint)
     return hidden // heads
 
 
@@ -135,7 +143,7 @@ class Style:
     block: Rows
     sparse_block: Rows = ()
     frame: Frame = Frame()
-    switches: Mapping[str, bool | str] = field(default_factory=dict)
+    switches: Switches = field(default_factory=dict)
     shape: Mapping[str, Any] = field(default_factory=dict)
     attention: Callable[[ConfigFields], dict[str, int]] = grouped_query
     width: Callable[[ConfigFields, int], int] = given_width

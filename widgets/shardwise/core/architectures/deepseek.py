@@ -9,7 +9,7 @@ from shardwise.core.architectures.decoder import Style, key_value_heads
 from shardwise.core.architectures.experts import after_dense_first, expert_sizes
 from shardwise.core.architectures.family import Family, decoder_classes, defaults
 from shardwise.core.architectures.layers import fused_experts, gated_mlp, router, two_norms
-from shardwise.core.architectures.templates import ALWAYS, COLUMN, ROW, Rows, linear, norm, rows
+from shardwise.core.architectures.templates import COLUMN, ROW, Rows, linear, norm, rows
 from shardwise.core.config_fields import ConfigFields
 
 
@@ -81,7 +81,7 @@ DEEPSEEK = Style(
         latent_attention(),
         fused_experts(),
         router(),
-        gated_mlp("mlp.shared_experts", "shared_intermediate", when=ALWAYS),
+        gated_mlp("mlp.shared_experts", "shared_intermediate"),
         two_norms(),
     ),
     switches={"qkv_bias": "attention_bias", "mlp_bias": False},

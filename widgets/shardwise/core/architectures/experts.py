@@ -21,7 +21,7 @@ def expert_sizes(width: str, shared: str = "") -> Callable[[ConfigFields], dict[
         chosen = fields.whole("num_experts_per_tok", maximum=65_536)
         if chosen > experts:
             allowed = f"at most the number of experts, which is {experts}"
-            raise ScenarioError(fields.where + "num_experts_per_tok", chosen, allowed)
+            raise ScenarioError(fields.spelled("num_experts_per_tok"), chosen, allowed)
         common = fields.whole(shared) if shared else 0
         if shared == "n_shared_experts":
             common *= each

@@ -155,7 +155,7 @@ PHI = Style(
 
 
 _CLASSIFY = ("classify",)
-_DROPOUTS = {"dropout": 0.1, "attention_dropout": 0.1}
+_DROPOUTS: dict[str, Any] = {"dropout": 0.1, "attention_dropout": 0.1}
 FAMILIES = (
     Family(
         "gpt2",

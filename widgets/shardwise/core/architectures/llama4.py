@@ -63,6 +63,17 @@ LLAMA4_VISION_BLOCK = rows(
 )
 
 
+VISION_FRONT = rows(
+    tensor("class_embedding", "hidden", part="embedding"),
+    tensor("positional_embedding_vlm", "tokens", "hidden", part="position"),
+    linear("patch_embedding.linear", "hidden", "pixels", "embedding"),
+    norm("layernorm_pre", bias=ALWAYS),
+    norm("layernorm_post", bias=ALWAYS),
+)
+VISION_ADAPTER = rows(
+    linear("mlp.fc1", "projector_in", "intermediate", "other"),
+    linear("mlp.fc2", "projector_out", "projector_out", "other"),
+)
 LLAMA4_TEXT_DEFAULTS = defaults(202048, 5120, 8192, 48, 40, 8) | {
     "intermediate_size_mlp": 16384,
     "head_dim": 128,
@@ -88,6 +99,44 @@ LLAMA4_VISION_DEFAULTS: dict[str, Any] = {
     "projector_input_dim": 4096,
     "projector_output_dim": 4096,
 }
+
+
+def _tower(fields: ConfigFields) -> tuple[dict[str, int], tuple[Module, ...]]:
+    sizes = tower_sizes(fields)
+    sizes |= {
+        "tokens": sizes["positions"] + 1,
+        "pixels": sizes["channels"] * sizes["patch"] ** 2,
+        "projector_in": fields.whole("projector_input_dim"),
+        "projector_out": fields.whole("projector_output_dim"),
+        "vision": fields.whole("vision_output_dim"),
+    }
+    shape = vision_shape(fields, sizes, bias=True)
+    modules = unit("vision_model", "embedding", VISION_FRONT, sizes)
+    for index in range(fields.layer_count()):
+        name = f"vision_model.model.layers.{index}"
+        modules += unit(name, "block", LLAMA4_VISION_BLOCK, sizes, shape)
+    return sizes, modules + unit("vision_model.vision_adapter", "other", VISION_ADAPTER, sizes)
+
+
+def build_llama4(fields: ConfigFields, head: str) -> Draft:
+    """Llama 4's own vision tower with its adapter, a projection, and the decoder with its head."""
+    text = fields.section("text_config", LLAMA4_TEXT_DEFAULTS, "transformers' Llama4TextConfig")
+    vision = fields.section(
+        "vision_config", LLAMA4_VISION_DEFAULTS, "transformers' Llama4VisionConfig", required=False
+    )
+    tied = text.flag("tie_word_embeddings")
+    tower, tower_modules = _tower(vision)
+    sizes = LLAMA4.sizes(text)
+    projector = linear("linear_1", "hidden", "vision", "other")
+    joint = {**sizes, "vision": tower["vision"]}
+    modules = (
+        *tower_modules,
+        *unit("multi_modal_projector", "other", projector, joint),
+        *LLAMA4.backbone(text, sizes, "language_model.model."),
+        *LLAMA4.head_modules(text, sizes, head, tied, "language_model."),
+    )
+    positions = text.whole("max_position_embeddings", counts=False)
+    return Draft(modules, sizes["hidden"], sizes["vocabulary"], positions, tied, tower["tokens"])
 
 
 FAMILIES = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from shardwise.core.architectures.decoder import Frame, Style
+from shardwise.core.architectures.decoder import Frame, Style, Switches
 from shardwise.core.architectures.family import Family, decoder_classes, defaults
 from shardwise.core.architectures.layers import (
     attention,
@@ -29,8 +29,8 @@ from shardwise.core.architectures.windows import (
     window_everywhere,
 )
 
-NO_BIAS = {"qkv_bias": False, "output_bias": False, "mlp_bias": False}
-ATTENTION_BIAS = {
+NO_BIAS: Switches = {"qkv_bias": False, "output_bias": False, "mlp_bias": False}
+ATTENTION_BIAS: Switches = {
     "qkv_bias": "attention_bias",
     "output_bias": "attention_bias",
     "mlp_bias": False,

@@ -55,7 +55,8 @@ def build(fields: ConfigFields, head: str) -> Draft:
 
 def _sizes(fields: ConfigFields) -> dict[str, int]:
     hidden = fields.whole("hidden_size")
-    inner = fields.whole("expand", maximum=64) * hidden
+    inner = fields.optional("intermediate_size")
+    inner = inner or fields.whole("expand", maximum=64) * hidden
     rank = -(-hidden // 16)
     if fields.config.get("time_step_rank", "auto") != "auto":
         rank = fields.whole("time_step_rank")

@@ -14,7 +14,7 @@ from shardwise.core.architectures.layers import (
     two_norms,
 )
 from shardwise.core.architectures.llama_like import ATTENTION_BIAS, NO_BIAS
-from shardwise.core.architectures.templates import ALWAYS, COLUMN, EXPERT, linear, rows, tensor
+from shardwise.core.architectures.templates import ALWAYS, EXPERT, linear, rows, tensor
 from shardwise.core.architectures.windows import (
     alternating,
     qwen2_moe_windows,

@@ -85,5 +85,5 @@ def _sentence(config: dict[str, object], rest: int) -> str:
         f"({config['num_hidden_layers']} layers, hidden size {config['hidden_size']}, "
         f"{config['num_attention_heads']} heads, {config['num_key_value_heads']} key-value heads, "
         f"MLP {config['intermediate_size']}, vocabulary {config['vocab_size']}, head {ties} the "
-        f"embedding); the {rest:,} parameters that it leaves over stand as one tensor by themselves."
+        f"embedding); the {rest:,} parameters that it leaves over are one tensor by themselves."
     )

@@ -1,4 +1,4 @@
-"""T5, T5 1.1, Flan-T5 and mT5: an encoder and a decoder with cross attention, RMSNorm, no biases."""
+"""T5, Flan-T5 and mT5: an encoder and a decoder with cross attention, RMSNorm, no biases."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ def _norms(shape: BlockShape, rows: float, kernel: Kernel) -> float:
 def _attention(
     shape: BlockShape, rows: float, tokens: Tokens, kernel: Kernel
 ) -> Mapping[str, float]:
-    """Projection input, q, k, v and the output projection's input: 11sbh less its mask for a GPT."""
+    """Input, q, k, v and the output projection's input: 11sbh less its mask for a GPT."""
     shared = kernel.tensor
     queries = shape.heads * shape.head_dim
     kv = max(shape.kv_heads, min(shape.heads, kernel.tensor))

@@ -36,9 +36,9 @@ def assumptions_of(scenario: Scenario) -> tuple[str, ...]:
     if layout.offload_optimizer != "none" and layout.engine in ("fsdp1", "fsdp2"):
         lines.append("FSDP's CPU offload takes parameter shards and gradients along.")
     if training.global_batch is None:
-        lines.append(
-            f"No global batch given: {scenario.micro_batches} micro-batch(es) a replica and step."
-        )
+        count = scenario.micro_batches
+        each = "one micro-batch" if count == 1 else f"{count} micro-batches"
+        lines.append(f"No global batch given: {each} a replica and step.")
     elif scenario.global_batch != training.global_batch:
         lines.append(
             f"A global batch of {training.global_batch} does not divide over "
@@ -47,6 +47,12 @@ def assumptions_of(scenario: Scenario) -> tuple[str, ...]:
         )
     if any(shape.experts for shape, _ in scenario.model.block_groups):
         lines.append("Tokens are spread evenly over the experts.")
+    gpu = scenario.cluster.gpu
+    if training.attention == "flash" and not gpu.flash_attention:
+        lines.append(
+            f"{gpu.name} has no FlashAttention: torch's memory-efficient kernel, which stores no "
+            "scores either, is counted instead."
+        )
     lines.append(
         f"Reserve: {format_gib(CONTEXT_BYTES)} CUDA context, "
         f"{format_gib(COMMUNICATOR_BYTES)} NCCL with more than one GPU, "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from shardwise.core.layout import Layout
 from shardwise.core.memory.stages import Stage
@@ -46,14 +46,50 @@ def stage_buffers(
         step: `adamw/foreach` and so on: which optimizer code runs.
     """
     temporary = step_temporary(states, layout, precision, step)
+    copies = cast_copies(stage, layout, precision)
     if layout.engine in ("fsdp1", "fsdp2"):
-        return _fsdp(stage, layout, precision, temporary)
-    if layout.engine == "deepspeed":
-        return _deepspeed(stage, layout, precision, ranks, temporary)
-    buckets = 0.0
-    if layout.engine in ("ddp", "zero-redundancy") and ranks > 1:
-        buckets = 0.0 if layout.gradient_as_bucket_view else states.gradients
-    return Buffers(held=buckets, extra_step=temporary)
+        own = _fsdp(stage, layout, precision, temporary)
+    elif layout.engine == "deepspeed":
+        own = _deepspeed(stage, layout, precision, ranks, temporary)
+    else:
+        held = states.gradients if holds_buckets(layout, ranks) else 0.0
+        own = Buffers(held=held, extra_step=temporary)
+    return replace(
+        own,
+        gathered_forward=own.gathered_forward + copies,
+        gathered_backward=own.gathered_backward + copies,
+    )
+
+
+def holds_buckets(layout: Layout, ranks: int) -> bool:
+    """Whether DDP keeps reduction buckets beside the gradients (`gradient_as_bucket_view` off)."""
+    by_ddp = layout.engine in ("ddp", "zero-redundancy")
+    return by_ddp and ranks > 1 and not layout.gradient_as_bucket_view
+
+
+def cast_copies(stage: Stage, layout: Layout, precision: Precision) -> float:
+    """16-bit copies of the matrices that autocast made and backward still needs.
+
+    Autocast casts each weight of a matrix product once a forward pass and keeps the copy
+    (torch.amp, "weight cache"); autograd saves it too. Norms are not cast, an embedding only where
+    it is the head too. FSDP's own MixedPrecisionPolicy gathers in 16 bits instead.
+    """
+    by_engine = layout.engine in ("fsdp1", "fsdp2") and precision.key != "autocast"
+    if by_engine or precision.parameter_bytes <= precision.compute_bytes:
+        return 0.0
+    has_own_head = any(tensor.part == "head" for tensor in stage.tensors)
+    looked_up = {"position"} if stage.has_head and not has_own_head else {"position", "embedding"}
+    products = sum(
+        tensor.elements
+        for tensor in stage.tensors
+        if len(tensor.shape) > 1 and tensor.part not in looked_up
+    )
+    return float(precision.compute_bytes * products)
+
+
+def gathered_element(precision: Precision) -> int:
+    """Bytes of one gathered weight under FSDP: autocast alone leaves them as they are stored."""
+    return precision.parameter_bytes if precision.key == "autocast" else precision.compute_bytes
 
 
 def step_temporary(states: States, layout: Layout, precision: Precision, step: str) -> float:
@@ -88,7 +124,7 @@ def _fsdp(stage: Stage, layout: Layout, precision: Precision, temporary: float) 
     reduce-scatter input in reduce type (torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py).
     Without resharding every block stays gathered until its backward.
     """
-    compute, reduce = precision.compute_bytes, precision.reduce_bytes
+    compute, reduce = gathered_element(precision), precision.reduce_bytes
     largest, all_units = max(stage.units, default=0), sum(stage.units)
     keeps = layout.zero_stage == 3
     root = compute * stage.root

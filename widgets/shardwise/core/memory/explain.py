@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from math import isclose
 
 from shardwise.core.errors import unknown_key
 from shardwise.core.memory.activations import block_saved
-from shardwise.core.memory.phases import kernel_of, stage_activations, tokens_of
+from shardwise.core.memory.buffers import cast_copies, gathered_element, holds_buckets
+from shardwise.core.memory.phases import kernel_of, ranks_reduced, stage_activations, tokens_of
 from shardwise.core.memory.report import PARTS, MemoryReport
 from shardwise.core.memory.stages import Stage, stages_of
 from shardwise.core.memory.states import stage_states
@@ -50,49 +52,57 @@ def explain(report: MemoryReport, part: str) -> Explanation:
 _Opened = tuple[str, tuple[tuple[str, str], ...], str]
 
 
+def _plural(count: int | float, noun: str) -> str:
+    return f"{count:,g} {noun}" + ("" if count == 1 else "s")
+
+
 def _sharing(scenario: Scenario, from_stage: int) -> tuple[str, str]:
-    sharded = scenario.layout.zero_stage >= from_stage
-    ranks = scenario.shard if sharded else 1
-    why = f"ZeRO stage {scenario.layout.zero_stage}"
-    return ("sharded over", f"{ranks} rank(s): {why}, tensor {scenario.layout.tensor_parallel}")
+    layout = scenario.layout
+    ranks = scenario.shard if layout.zero_stage >= from_stage else 1
+    why = f"{layout.engine}, ZeRO stage {layout.zero_stage}, tensor {layout.tensor_parallel}"
+    return ("sharded over", f"{_plural(ranks, 'rank')} ({why})")
 
 
-def _states(report: MemoryReport, size: float, element: float, stage: int, name: str) -> _Opened:
+def _states(report: MemoryReport, part: str, element: float, stage: int, name: str) -> _Opened:
     scenario = report.scenario
-    elements = size / element if element else 0.0
+    elements = report.parts[part] / element if element else 0.0
+    values = [
+        ("model", f"{scenario.model.parameters:,} parameters"),
+        _sharing(scenario, stage),
+        ("stored as", f"{name}, {element:g} B an element"),
+    ]
+    if element and not elements:
+        values.append(("none now", _absence(scenario, part)))
     return (
         f"{elements:,.0f} elements on this rank x {element:g} B",
-        (
-            ("model", f"{scenario.model.parameters:,} parameters"),
-            _sharing(scenario, stage),
-            ("stored as", f"{name}, {element:g} B an element"),
-        ),
+        tuple(values),
         scenario.training.precision.source,
     )
+
+
+def _absence(scenario: Scenario, part: str) -> str:
+    layout = scenario.layout
+    if part != "gradients" or layout.offload_optimizer != "none":
+        return "offloaded to the host"
+    return "gradients do not exist yet at this moment"
 
 
 def _parameters(report: MemoryReport) -> _Opened:
     precision = report.scenario.training.precision
     from_stage = 2 if report.scenario.layout.engine in ("fsdp1", "fsdp2") else 3
     return _states(
-        report,
-        report.parts["parameters"],
-        precision.parameter_bytes,
-        from_stage,
-        precision.parameters,
+        report, "parameters", precision.parameter_bytes, from_stage, precision.parameters
     )
 
 
 def _gradients(report: MemoryReport) -> _Opened:
     precision = report.scenario.training.precision
-    size = report.parts["gradients"]
-    return _states(report, size, precision.gradient_bytes, 2, precision.gradients)
+    return _states(report, "gradients", precision.gradient_bytes, 2, precision.gradients)
 
 
 def _master(report: MemoryReport) -> _Opened:
     precision = report.scenario.training.precision
-    size = report.parts["master weights"]
-    return _states(report, size, precision.master_bytes, 1, precision.master_weights)
+    return _states(report, "master weights", precision.master_bytes, 1, precision.master_weights)
 
 
 def _optimizer(report: MemoryReport) -> _Opened:
@@ -105,53 +115,80 @@ def _optimizer(report: MemoryReport) -> _Opened:
     )
     elements = states.sharded_elements if sharded else stage.elements
     size = report.parts["optimizer state"]
+    values = [
+        _sharing(scenario, 1),
+        ("optimizer", f"{optimizer.name}, {_plural(optimizer.moments, 'moment')} a weight"),
+        ("stored as", scenario.training.precision.optimizer_state),
+    ]
+    if not size and optimizer.moments:
+        values.append(("none now", "offloaded to the host"))
     return (
-        f"{elements:,.0f} elements on this rank x {size / elements:.4g} B",
-        (
-            _sharing(scenario, 1),
-            ("optimizer", f"{optimizer.name}, {optimizer.moments} moment(s) a weight"),
-            ("stored as", scenario.training.precision.optimizer_state),
-        ),
+        f"{elements:,.0f} elements on this rank x {size / elements:.9g} B",
+        tuple(values),
         optimizer.source,
     )
 
 
 def _gathered(report: MemoryReport) -> _Opened:
     stage, scenario = _worst_stage(report), report.scenario
-    element = scenario.training.precision.compute_bytes
-    return (
-        "(root unit + the block at work + the one prefetched) x bytes of the compute type",
-        (
-            ("root unit (embedding, final norm, head)", f"{stage.root:,} parameters"),
-            ("largest block", f"{max(stage.units, default=0):,} parameters"),
-            ("compute type", f"{scenario.training.precision.compute}, {element} B"),
-            ("engine", f"{scenario.layout.engine}, ZeRO stage {scenario.layout.zero_stage}"),
-        ),
-        "torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py; "
-        "deepspeed/runtime/zero/config.py for DeepSpeed",
-    )
+    layout, precision = scenario.layout, scenario.training.precision
+    copies = cast_copies(stage, layout, precision)
+    size = report.parts["gathered layers"]
+    values = [("engine", f"{layout.engine}, ZeRO stage {layout.zero_stage}")]
+    source = "deepspeed/runtime/zero/config.py: stage3_max_live_parameters, prefetch bucket"
+    if not size:
+        formula = "0 B"
+        values.append(("none now", "this engine gathers no layer, or not at this moment"))
+    elif layout.engine in ("fsdp1", "fsdp2"):
+        element, largest = gathered_element(precision), max(stage.units, default=0)
+        blocks = round((size - copies) / element) - stage.root
+        formula = f"({stage.root:,} root + {blocks:,} block parameters) x {element} B"
+        kept = "the block at work and the prefetched one" if layout.zero_stage == 3 else "all"
+        values += [
+            ("root unit", f"embedding, final norm, head: {stage.root:,} parameters"),
+            ("blocks gathered", f"{kept}; the largest has {largest:,} parameters"),
+        ]
+        source = "torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py"
+    else:
+        element = precision.compute_bytes
+        formula = f"{(size - copies) / element:,.0f} live parameters x {element} B"
+    if copies and size:
+        formula += f" + {copies:,.0f} B of 16-bit copies"
+        values.append(("16-bit copies", "made by autocast of each matrix, kept for backward"))
+    return formula, tuple(values), source
 
 
 def _activations(report: MemoryReport) -> _Opened:
     scenario, stage = report.scenario, _worst_stage(report)
     shape = stage.blocks[0][0] if stage.blocks else None
+    totals, flight = stage_activations(scenario, stage), report.worst.in_flight
     values: list[tuple[str, str]] = []
     if shape is not None:
         saved = block_saved(shape, tokens_of(scenario, shape), kernel_of(scenario))
         values += [(f"one block, {name}", format_gib(size)) for name, size in saved.operators]
         values.append(("one block, all saved", format_gib(saved.total)))
-    totals = stage_activations(scenario, stage)
     values += [
         ("checkpointing", scenario.training.activation_checkpointing),
-        (f"kept by {stage.layers} blocks for one micro-batch", format_gib(totals.kept)),
-        ("micro-batches in flight", f"{report.worst.in_flight:g}"),
-        ("working set of one block's backward", format_gib(totals.working_set)),
+        ("kept for one micro-batch", f"by {_plural(stage.layers, 'block')}"),
+        ("in flight", _plural(flight, "micro-batch").replace("batchs", "batches")),
     ]
-    return (
-        "kept by the blocks x micro-batches in flight + one block's working set in backward",
-        tuple(values),
-        "Korthikanti et al. 2022, section 4 and table 2: sbh(34 + 5as/h) by operator",
-    )
+    kept = f"{totals.kept:,.0f} B kept"
+    formula = {
+        "forward": f"{kept} x {flight:.9g} in flight",
+        "loss": f"{kept} x {flight:.9g} in flight",
+        "backward": f"{kept} x {flight:.9g} in flight + {totals.working_set:,.0f} B of gradients "
+        "inside a block",
+        "gradients complete": f"{kept} x {flight - 1:.9g} in flight",
+    }.get(report.binding_phase, "0 B")
+    if report.binding_phase == "backward" and not isclose(
+        report.parts["activations"], totals.kept * flight + totals.working_set, rel_tol=1e-9
+    ):
+        formula = (
+            f"{kept} x {flight - 1:.9g} in flight + {totals.first_block:,.0f} B of the first block "
+            f"+ {totals.working_set:,.0f} B of gradients inside it"
+        )
+    source = "Korthikanti et al. 2022, section 4 and table 2: sbh(34 + 5as/h) by operator"
+    return formula, tuple(values), source
 
 
 def _logits(report: MemoryReport) -> _Opened:
@@ -162,7 +199,7 @@ def _logits(report: MemoryReport) -> _Opened:
     cells = tokens * scenario.model.vocabulary / tensor
     return (
         f"{tokens:,.0f} tokens x {scenario.model.vocabulary:,} vocabulary / {tensor} "
-        f"x {size / cells if cells else 0:g} B",
+        f"x {size / cells if cells else 0:.9g} B",
         (("loss", training.loss),),
         "transformers/loss/loss_utils.py: 16-bit logits, fp32 copy, fp32 log-softmax (2 + 4 + 4 B "
         "in forward, 4 + 4 + 4 B in backward)",
@@ -170,11 +207,28 @@ def _logits(report: MemoryReport) -> _Opened:
 
 
 def _buffers(report: MemoryReport) -> _Opened:
-    scenario = report.scenario
+    scenario, stage = report.scenario, _worst_stage(report)
+    layout, precision = scenario.layout, scenario.training.precision
+    states = stage_states(stage, layout, precision, scenario.training.optimizer, scenario.shard)
+    held = states.gradients if holds_buckets(layout, ranks_reduced(scenario)) else 0.0
+    extra = report.parts["buffers"] - held
+    names = {
+        "backward": "gradients on their way into reduce-scatter",
+        "gradients complete": "the root unit's gradients on their way into reduce-scatter",
+        "optimizer step": "the optimizer's temporaries",
+    }
+    if layout.engine == "deepspeed":
+        names |= {"backward": "reduce buckets", "gradients complete": "reduce buckets"}
+    terms = [f"{held:,.0f} B of DDP buckets"] if held else []
+    if extra > 0.5:
+        terms.append(f"{extra:,.0f} B of {names.get(report.binding_phase, 'temporaries')}")
+    types = f"{gathered_element(precision)} B in gradients, {precision.reduce_bytes} B in reduction"
     return (
-        "what the engine holds besides: reduce buckets, gradients on their way, the step's copy",
+        " + ".join(terms) or "0 B",
         (
-            ("engine", f"{scenario.layout.engine}, ZeRO stage {scenario.layout.zero_stage}"),
+            ("engine", f"{layout.engine}, ZeRO stage {layout.zero_stage}"),
+            ("largest block", f"{max(stage.units, default=0):,} parameters: {types}"),
+            ("root unit", f"{stage.root:,} parameters"),
             ("optimizer code", scenario.training.optimizer_implementation),
         ),
         "torch/nn/parallel/distributed.py, torch/optim/adamw.py, deepspeed/runtime/zero/config.py",

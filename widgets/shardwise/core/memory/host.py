@@ -7,7 +7,7 @@ from shardwise.core.memory.states import stage_states
 from shardwise.core.scenario import Scenario
 
 DEEPSPEED_BUFFER_FACTOR = 1.5
-"""deepspeed/runtime/zero/stage3.py, estimate_zero3_model_states_mem_needs: additional_buffer_factor."""
+"""`additional_buffer_factor` of deepspeed/runtime/zero/stage3.py's estimator."""
 
 
 def host_bytes_per_node(scenario: Scenario, stages: tuple[Stage, ...]) -> float:
@@ -21,7 +21,7 @@ def host_bytes_per_node(scenario: Scenario, stages: tuple[Stage, ...]) -> float:
     >>> from shardwise.core.scenario import Scenario
     >>> from shardwise.core.memory.stages import stages_of
     >>> s = Scenario.from_dict({"model": {"parameters": 7e9}})
-    >>> host_bytes_per_node(s, stages_of(s.model))
+    >>> host_bytes_per_node(s, stages_of(s.model, s.layout))
     0.0
     """
     layout, precision = scenario.layout, scenario.training.precision
@@ -29,9 +29,7 @@ def host_bytes_per_node(scenario: Scenario, stages: tuple[Stage, ...]) -> float:
         return 0.0
     worst = 0.0
     for stage in stages:
-        states = stage_states(
-            stage, layout, precision, scenario.training.optimizer, scenario.shard
-        )
+        states = stage_states(stage, layout, precision, scenario.training.optimizer, scenario.shard)
         size = 0.0
         if layout.offload_optimizer == "cpu":
             size += states.master_weights + states.optimizer_state

@@ -9,10 +9,14 @@ CHUNKS = 8
 
 @dataclass(frozen=True)
 class LossBytes:
-    """Bytes of logits and loss at the end of forward, and at the start of backward."""
+    """Bytes of logits and loss at the end of forward, at the start of backward, and in between.
+
+    `saved` is what waits for backward: GPipe has every micro-batch wait.
+    """
 
     forward: float
     backward: float
+    saved: float
 
 
 def loss_bytes(
@@ -42,9 +46,10 @@ def loss_bytes(
     forward = (element_bytes + (0 if element_bytes == 4 else 4) + 4) * cells
     backward = 12.0 * cells
     if kind == "full":
-        return LossBytes(forward, backward)
+        return LossBytes(forward, backward, 4.0 * cells)
     head_input = tokens * hidden * element_bytes
     if kind == "chunked":
-        return LossBytes(head_input + forward / CHUNKS, head_input + backward / CHUNKS)
+        chunk_forward, chunk_backward = forward / CHUNKS, backward / CHUNKS
+        return LossBytes(head_input + chunk_forward, head_input + chunk_backward, head_input)
     chunk = (element_bytes + 4) * cells / CHUNKS
-    return LossBytes(2 * head_input + chunk, 2 * head_input)
+    return LossBytes(2 * head_input + chunk, 2 * head_input, 2 * head_input)

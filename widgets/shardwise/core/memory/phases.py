@@ -44,7 +44,7 @@ def stage_phases(
     stage = stages_of(scenario.model, layout)[index]
     states = stage_states(stage, layout, training.precision, training.optimizer, scenario.shard)
     on_gpu = after_offload(states, scenario)
-    ranks = scenario.data_parallel * layout.context_parallel
+    ranks = ranks_reduced(scenario)
     step = f"{training.optimizer}/{training.optimizer_implementation}"
     buffers = stage_buffers(stage, layout, training.precision, states, ranks, step)
     flight = in_flight(scenario, index)
@@ -65,6 +65,7 @@ def _phases(
     between = states.gradients if persistent_gradients(scenario) else 0.0
     kept = activations.kept * flight
     others = activations.kept * (flight - 1)
+    waiting = loss.saved * (flight - 1) if scenario.layout.schedule == "gpipe" else 0.0
 
     def at(
         gradients: float, gathered: float, active: float, logits: float, extra: float
@@ -74,26 +75,29 @@ def _phases(
         return dict(zip(PARTS, (*sizes, buffers.held + extra), strict=True))
 
     working = activations.working_set
-    starts = at(
-        held, buffers.gathered_backward, kept + working, 0.0, buffers.extra_backward
-    )
+    starts = at(held, buffers.gathered_backward, kept + working, waiting, buffers.extra_backward)
     ends = at(
         states.gradients,
         buffers.gathered_backward,
         others + activations.first_block + working,
-        0.0,
+        waiting,
         buffers.extra_backward,
     )
     worst = max(starts, ends, key=lambda parts: sum(parts.values()))
     rows = (
         at(between, 0.0, 0.0, 0.0, 0.0),
-        at(held, buffers.gathered_forward, kept, loss.forward, 0.0),
-        at(held, buffers.gathered_backward, kept, loss.backward, 0.0),
+        at(held, buffers.gathered_forward, kept, loss.forward + waiting, 0.0),
+        at(held, buffers.gathered_backward, kept, loss.backward + waiting, 0.0),
         worst,
-        at(states.gradients, 0.0, others, 0.0, buffers.extra_end),
+        at(states.gradients, 0.0, others, waiting, buffers.extra_end),
         at(states.gradients, 0.0, 0.0, 0.0, buffers.extra_step),
     )
     return dict(zip(PHASES, rows, strict=True))
+
+
+def ranks_reduced(scenario: Scenario) -> int:
+    """Ranks that gradients are summed over: data times context parallelism."""
+    return scenario.data_parallel * scenario.layout.context_parallel
 
 
 def after_offload(states: States, scenario: Scenario) -> States:
@@ -215,7 +219,7 @@ def stage_loss(scenario: Scenario, stage: Stage) -> LossBytes:
     """Logits and loss on the stage that has the head; nothing elsewhere or without a vocabulary."""
     model, training, layout = scenario.model, scenario.training, scenario.layout
     if not stage.has_head or not model.vocabulary:
-        return LossBytes(0.0, 0.0)
+        return LossBytes(0.0, 0.0, 0.0)
     tokens = training.micro_batch * training.sequence_length / layout.context_parallel
     return loss_bytes(
         tokens,

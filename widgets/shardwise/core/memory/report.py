@@ -1,4 +1,4 @@
-"""What an estimate returns: bytes by phase and part, for each stage, with verdict and assumptions."""
+"""What an estimate returns: bytes by phase and part for each stage, verdict and assumptions."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import groupby
 
 from shardwise.core.layout import Layout
@@ -43,6 +43,14 @@ class Stage:
     has_embedding: bool
     has_head: bool
 
+    def __hash__(self) -> int:
+        """Computed once: the caches of states are keyed by stages."""
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.index, self.blocks, self.tensors, self.units, self.root))
+
     @property
     def layers(self) -> int:
         """Blocks on this stage."""
@@ -67,8 +75,9 @@ def even_layers(layers: int, stages: int) -> tuple[int, ...]:
 def stages_of(model: Model, layout: Layout) -> tuple[Stage, ...]:
     """The stages of a model under a layout's pipeline, tensor and expert degrees.
 
-    Embedding on the first, head and final norm on the last. With tied weights and more than one stage, the last stage holds a copy of the embedding, as
-    Megatron-LM and torch's pipelining do.
+    Embedding on the first, head and final norm on the last. With tied weights and more than one
+    stage the last one holds a copy of the embedding, as in Megatron-LM
+    (megatron/core/models/gpt/gpt_model.py, `share_embeddings_and_output_weights`).
     """
     return _stages(
         model,
@@ -89,7 +98,7 @@ def _stages(
 ) -> tuple[Stage, ...]:
     counts = layers_per_stage or even_layers(model.layers, pipeline)
     before, after = _ends(model)
-    blocks = model.blocks
+    blocks = _alike(model)
     stages, start = [], 0
     for index, count in enumerate(counts):
         first, last = index == 0, index == len(counts) - 1
@@ -100,6 +109,18 @@ def _stages(
             ends += tuple(module for module in before if module.kind == "embedding")[:1]
         stages.append(_stage(index, own, ends, first, last, tensor, expert))
     return tuple(stages)
+
+
+@lru_cache(maxsize=64)
+def _alike(model: Model) -> tuple[Module, ...]:
+    """The blocks, each replaced by the first one with the same tensors: 80 layers, few objects."""
+    first: dict[object, Module] = {}
+    return tuple(
+        first.setdefault(
+            (block.block, tuple((t.shape, t.part, t.tensor_parallel) for t in block.tensors)), block
+        )
+        for block in model.blocks
+    )
 
 
 def _ends(model: Model) -> tuple[tuple[Module, ...], tuple[Module, ...]]:
@@ -119,23 +140,35 @@ def _stage(
     expert: int,
 ) -> Stage:
     counted: Counter[tuple[tuple[int, ...], str, bool]] = Counter()
-    for module in own + ends:
+    units: list[int] = []
+    for module, count in [*_runs(own), *((module, 1) for module in ends)]:
+        elements = 0
         for parameter in module.tensors:
-            counted[local_shape(parameter, tensor, expert)] += 1
+            local = local_shape(parameter, tensor, expert)
+            counted[local] += count
+            elements += math.prod(local[0])
+        units += [elements] * count
     shapes = [module.block for module in own if module.block is not None]
     return Stage(
         index=index,
         blocks=tuple((shape, sum(1 for _ in run)) for shape, run in groupby(shapes)),
         tensors=tuple(TensorClass(*key, count) for key, count in counted.items()),
-        units=tuple(_unit_elements(module, tensor, expert) for module in own),
-        root=sum(_unit_elements(module, tensor, expert) for module in ends),
+        units=tuple(units[: len(own)]),
+        root=sum(units[len(own) :]),
         has_embedding=first,
         has_head=last,
     )
 
 
-def _unit_elements(module: Module, tensor: int, expert: int) -> int:
-    return sum(math.prod(local_shape(t, tensor, expert)[0]) for t in module.tensors)
+def _runs(modules: tuple[Module, ...]) -> list[tuple[Module, int]]:
+    """Neighbouring blocks that are the same object, with how many they are."""
+    runs: list[tuple[Module, int]] = []
+    for module in modules:
+        if runs and runs[-1][0] is module:
+            runs[-1] = (module, runs[-1][1] + 1)
+        else:
+            runs.append((module, 1))
+    return runs
 
 
 def local_shape(parameter: Tensor, tensor: int, expert: int) -> tuple[tuple[int, ...], str, bool]:

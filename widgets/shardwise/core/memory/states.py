@@ -121,7 +121,7 @@ def _keeps_shards(layout: Layout) -> bool:
 
 
 def _ranks(tensor: TensorClass, shard: int, expert: int) -> int:
-    """Ranks that hold different parts of this tensor: experts have a smaller data-parallel group."""
+    """Ranks that hold different parts of it: experts have a smaller data-parallel group."""
     return max(1, shard // expert) if tensor.expert else shard
 
 

@@ -1,0 +1,104 @@
+"""Chart (c): the five questions as a path, lit as far as it was walked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from shardwise.charts.theme import EDGE, STATE_COLORS, label_color
+from shardwise.core.decision import Decision
+from shardwise.core.units import format_gib
+
+SHORT = (
+    "DDP:\na replica fits\non one GPU",
+    "ZeRO-1/2:\nshard the\noptimizer",
+    "ZeRO-3/FSDP:\nshard the\nparameters",
+    "offload, or TP:\nsplit a layer\nin a node",
+    "pipeline/3D:\nsplit the model\nover nodes",
+)
+TINY = ("DDP", "ZeRO-1/2", "ZeRO-3", "offload\nor TP", "PP, 3D")
+"""The same where the chart is narrow."""
+
+COLUMNS = {
+    "number": "Question",
+    "question": "Asked",
+    "verdict": "Answer",
+    "needed": "Needed a GPU",
+    "available": "The card has",
+}
+
+
+def rows(decision: Decision) -> list[dict[str, object]]:
+    """One row a question: its place, verdict, and the bytes needed and at hand."""
+    listed: list[dict[str, object]] = []
+    names = zip(decision.questions, SHORT, TINY, strict=True)
+    for number, (question, short, tiny) in enumerate(names, 1):
+        asked = question.verdict != "not asked"
+        needed = format_gib(question.needed_bytes) if question.needed_bytes else "–"
+        color = STATE_COLORS[question.verdict]
+        listed.append(
+            {
+                "number": number,
+                "question": question.question,
+                "verdict": question.verdict,
+                "needed": needed,
+                "available": format_gib(question.available_bytes),
+                "from": max(1, number - 1),
+                "lit": 1 if asked else 0,
+                "short": short,
+                "tiny": tiny,
+                "state": f"{question.verdict}\n{needed}" if asked else "–",
+                "color": color,
+                "ink": label_color(color),
+            }
+        )
+    return listed
+
+
+def sentence(decision: Decision) -> str:
+    """The decision's headline."""
+    return decision.headline
+
+
+def spec() -> Any:
+    """Five numbered stations on a line; a word under each says what came out."""
+    import altair as alt
+
+    base = alt.Chart(alt.NamedData("rows"), width=400, height=130)
+    x = alt.X("number:Q", axis=None, scale=alt.Scale(domain=[0.5, 5.5], nice=False, zero=False))
+    way = base.mark_rule(strokeWidth=4, color="#999999").encode(
+        x=x,
+        x2="from:Q",
+        y=alt.value(24),
+        opacity=alt.Opacity("lit:Q", scale=alt.Scale(domain=[0, 1], range=[0.25, 1]), legend=None),
+    )
+    stations = base.mark_point(
+        size=700, filled=True, opacity=1, stroke=EDGE, strokeWidth=1.5
+    ).encode(
+        x=x,
+        y=alt.value(24),
+        shape=alt.Shape(
+            "verdict:N",
+            scale=alt.Scale(
+                domain=["no", "yes", "not asked"], range=["square", "circle", "circle"]
+            ),
+            legend=None,
+        ),
+        fill=alt.Fill("color:N", scale=None),
+        tooltip=[
+            alt.Tooltip("question:N", title="question"),
+            alt.Tooltip("verdict:N", title="answer"),
+            alt.Tooltip("needed:N", title="needed a GPU"),
+        ],
+    )
+    numbers = base.mark_text(fontSize=14, fontWeight="bold").encode(
+        x=x, y=alt.value(24), text="number:Q", color=alt.Color("ink:N", scale=None)
+    )
+    verdicts = base.mark_text(
+        fontSize=11, fontWeight="bold", lineBreak="\n", baseline="top"
+    ).encode(x=x, y=alt.value(46), text="state:N")
+    shorts = base.mark_text(fontSize=10, lineBreak="\n", baseline="top").encode(
+        x=x,
+        y=alt.value(80),
+        text=alt.condition("width > 480", alt.Text("short:N"), alt.Text("tiny:N")),
+    )
+    return alt.layer(way, stations, numbers, verdicts, shorts)

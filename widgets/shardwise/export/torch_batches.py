@@ -1,0 +1,66 @@
+"""The program's synthetic batch, for each kind of model."""
+
+from __future__ import annotations
+
+from shardwise.export.realized import Realized
+
+_TOKENS = "torch.randint({words}, (MICRO_BATCH, {length}), device=device, generator=generator)"
+_WORDS = "CONFIG.get_text_config().vocab_size"
+
+_TEXT = f'''
+def batch(device, generator):
+    """Random tokens that are their own labels."""
+    tokens = {_TOKENS.format(words=_WORDS, length="SEQUENCE_LENGTH")}
+    return {{"input_ids": tokens, "labels": tokens}}
+'''
+_IMAGE = '''
+def batch(device, generator):
+    """Random images of the size that the model reads, with random labels."""
+    size = (MICRO_BATCH, CONFIG.num_channels, CONFIG.image_size, CONFIG.image_size)
+    images = torch.randn(size, device=device, generator=generator)
+    labels = torch.randint(CONFIG.num_labels, (MICRO_BATCH,), device=device, generator=generator)
+    return {"pixel_values": images, "labels": labels}
+'''
+_SPEECH = f'''
+def batch(device, generator):
+    """Random spectrograms of 30 seconds, with random tokens to be predicted."""
+    size = (MICRO_BATCH, CONFIG.num_mel_bins, 2 * CONFIG.max_source_positions)
+    sound = torch.randn(size, device=device, generator=generator)
+    tokens = {_TOKENS.format(words=_WORDS, length="SEQUENCE_LENGTH")}
+    return {{"input_features": sound, "labels": tokens}}
+'''
+_IMAGE_TEXT = f'''
+def batch(device, generator):
+    """One random image a sample, then random tokens."""
+    vision = CONFIG.vision_config
+    size = (MICRO_BATCH, vision.num_channels, vision.image_size, vision.image_size)
+    images = torch.randn(size, device=device, generator=generator)
+    tokens = {_TOKENS.format(words="1000", length="SEQUENCE_LENGTH")}
+    is_image = torch.zeros_like(tokens)
+    is_image[:, :IMAGE_TOKENS] = 1
+    tokens[:, :IMAGE_TOKENS] = CONFIG.image_token_id
+    labels = tokens.masked_fill(is_image.bool(), -100)
+    return {{"input_ids": tokens, "pixel_values": images, "labels": labels%s}}
+'''
+
+
+def batch(plan: Realized) -> str:
+    """`batch(device, generator)`: one micro-batch of one rank."""
+    task = plan.config.task
+    if task == "image-text":
+        gemma = plan.config.architecture.startswith("Gemma3")
+        return _IMAGE_TEXT % (', "token_type_ids": is_image' if gemma else "")
+    return {"image": _IMAGE, "speech": _SPEECH}.get(task, _TEXT)
+
+
+def constants(plan: Realized) -> tuple[str, ...]:
+    """Further constants that the batch needs."""
+    if plan.config.task != "image-text":
+        return ()
+    if plan.config.architecture.startswith("Gemma3"):
+        return ("IMAGE_TOKENS = CONFIG.mm_tokens_per_image",)
+    return (
+        "VISION = CONFIG.vision_config",
+        "PATCHES = (VISION.image_size // VISION.patch_size) ** 2",
+        "IMAGE_TOKENS = round(PATCHES * VISION.pixel_shuffle_ratio**2)",
+    )

@@ -1,0 +1,89 @@
+"""The exercises of the lessons: what an answer must have, lesson by lesson.
+
+Expected values come from theory in its exact form or from the model's own tensors, never from a
+stored solution.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from shardwise.lab.checks import Property, at_most, exact, exercise
+
+
+@exercise("L01.ring")
+def ring(answer: Sequence[Mapping[str, Any] | None]) -> Iterable[Property]:
+    """A ring all-reduce on every rank: the sum, 2(N-1) messages, 2(N-1)/N of the tensor's bytes."""
+    world = len(answer)
+    numbers, factor = 12_000, sum(range(1, world + 1))
+    for rank, each in enumerate(answer):
+        if each is None:
+            yield exact(f"rank {rank} sends", None, "something", "use dist.isend and dist.recv")
+            continue
+        right = [float(value) for value in each["sum"]] == [float(i * factor) for i in range(numbers)]
+        hint = "add in the first world - 1 steps, replace in the others"
+        yield exact(f"rank {rank} has the sum", right, True, hint)
+        messages = 2 * (world - 1)
+        yield exact(f"rank {rank} sends 2(N-1) messages", each["messages"], messages)
+        size = messages * numbers * 4 // world
+        yield exact(f"rank {rank} sends 2(N-1)/N of the bytes", each["bytes"], size)
+
+
+@exercise("L02.wider")
+def wider(answer: Sequence[Mapping[str, int] | None]) -> Iterable[Property]:
+    """Byte counts of a GPT-2 of width 128, from the tensors its config.json makes."""
+    from shardwise.core.model import Model
+    from shardwise.lab.lesson_scenario import CONFIG
+
+    parameters = Model.from_config(dict(CONFIG, n_embd=128)).parameters
+    got = answer[0] or {}
+    hint = "build TinyGPT(wider) and add up its tensors"
+    yield exact("parameters", got.get("parameters"), 4 * parameters, hint)
+    yield exact("gradients", got.get("gradients"), 4 * parameters, "one a parameter, in fp32")
+    state = got.get("optimizer state") or 0
+    off = abs(state - 8 * parameters)
+    yield at_most("optimizer state, off from 8 bytes a parameter", off, 4 * 100, "AdamW keeps two")
+
+
+@exercise("L04.uneven")
+def uneven(answer: Sequence[float]) -> Iterable[Property]:
+    """The gradient of unequal shares equals the large batch's."""
+    for rank, error in enumerate(answer):
+        hint = "multiply by your share of the sequences before the sum, and do not divide after"
+        yield at_most(f"rank {rank}: difference to the large batch", error, 1e-5, hint)
+
+
+@exercise("L05.traffic")
+def traffic(answer: Sequence[Callable[[float, int], float | None]]) -> Iterable[Property]:
+    """Bytes a rank sends: DDP's all-reduce, and reduce-scatter plus all-gather."""
+    names = ("DDP", "ZeRO-2")
+    hints = ("a ring all-reduce (lesson 1)", "two halves of a ring all-reduce")
+    for name, function, hint in zip(names, answer, hints, strict=True):
+        for size, ranks in ((1000, 2), (3 * 10**9, 8), (640, 64)):
+            got = function(size, ranks)
+            expected = 2 * (ranks - 1) * size / ranks
+            off = float("nan") if got is None else abs(got - expected)
+            title = f"{name}, {size} bytes over {ranks} ranks, off by"
+            yield at_most(title, off, 1e-6 * size, hint)
+
+
+@exercise("L06.wrap")
+def wrap(answer: Sequence[Mapping[str, int]]) -> Iterable[Property]:
+    """A wrapping of eight layers within a budget of memory and of all-gathers."""
+    layer = 256 * 256 * 4
+    got = answer[0]
+    yield exact("parameters a rank holds", got["parameters"], 8 * 256 * 256 // 4, "shard every layer")
+    hint = "smaller units: less is gathered at a time"
+    yield at_most("bytes a step adds", got["on_top"], 12 * layer, hint)
+    yield at_most("all-gathers", got["gathers"], 10, "larger units: fewer are gathered")
+
+
+@exercise("L09.micro_batches")
+def micro_batches(answer: Mapping[int, int | None]) -> Iterable[Property]:
+    """The fewest micro-batches that keep the idle share (p-1)/(m+p-1) below 0.2."""
+    for stages in (4, 16):
+        # (p-1)/(m+p-1) < 1/5  <=>  m > 4(p-1)
+        fewest = 4 * (stages - 1) + 1
+        hint = "solve (p-1)/(m+p-1) < 0.2 for m"
+        yield exact(f"{stages} stages", answer[stages], fewest, hint)

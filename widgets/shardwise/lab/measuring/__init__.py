@@ -1,0 +1,1 @@
+"""The parts of `shardwise.lab.measure`: each reads one quantity off the running program."""

@@ -1,0 +1,285 @@
+"""The fork server: a process with torch loaded that forks ranks, watches them and ends them.
+
+It is our own rather than multiprocessing's because a rank must not outlive its cell even when the
+kernel is killed: multiprocessing hands the pipe that would show the kernel's death to every child,
+and keeps neither exit status nor signal of a child for us.
+
+Three things end the ranks: the order's deadline, a word from the kernel, and the death of either
+process above them (end of file here; PR_SET_PDEATHSIG and the leash pipe in the ranks).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import json
+import os
+import pickle
+import select
+import shutil
+import signal
+import socket
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
+POLL_SECONDS = 0.005
+OUTPUT_LIMIT_BYTES = 16 * 2**20
+LAST_WORDS_SECONDS = 0.3
+KILL_SECONDS = 10.0  # a process inside a driver call ends only when the call does
+
+PRELOADED = (
+    "numpy",
+    "torch",
+    "torch.distributed",
+    "torch.distributed.fsdp",
+    "torch.distributed.optim",
+    "torch.distributed.pipelining",
+    "torch.distributed.tensor.parallel",
+    "torch.nn.parallel",
+    "torch.utils.checkpoint",
+    "shardwise.lab.worker",
+    "shardwise.lab.measure",
+)
+
+
+@dataclass
+class Rank:
+    """A forked rank, as the server follows it."""
+
+    number: int
+    pid: int
+    leash: int
+    ended: bool = False
+    stopped: bool = False
+
+
+class KernelGone(Exception):
+    """The other end of the control socket closed, or its process died."""
+
+
+def main(descriptor: int) -> None:
+    """Load torch once, say so, then serve orders until the kernel goes."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    control = socket.socket(fileno=descriptor)
+    kernel = os.getppid()
+    for name in PRELOADED:
+        __import__(name)
+    import torch
+
+    torch.set_num_threads(1)
+    gc.collect()
+    gc.freeze()  # ranks share these objects' pages as long as no collection touches them
+    with contextlib.suppress(KernelGone):
+        _say(control, event="ready", gpus=_count_gpus())
+        while True:
+            words = _listen(control, kernel, 1.0)
+            if words is not None and words["ask"] == "run":
+                _Run(control, kernel, Path(words["folder"])).serve()
+    os._exit(0)
+
+
+def _count_gpus() -> int:
+    """CUDA devices, counted in a child: a process that touched CUDA cannot be forked any more."""
+    receive, send = os.pipe()
+    child = os.fork()
+    if child == 0:
+        import torch
+
+        count = 0
+        with contextlib.suppress(Exception):
+            count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        os.write(send, str(count).encode())
+        os._exit(0)
+    os.close(send)
+    text = os.read(receive, 16)
+    os.close(receive)
+    os.waitpid(child, 0)
+    return int(text or 0)
+
+
+def _say(control: socket.socket, **words: object) -> None:
+    try:
+        control.sendall(json.dumps(words).encode() + b"\n")
+    except OSError:
+        raise KernelGone from None
+
+
+def _listen(control: socket.socket, kernel: int, seconds: float) -> dict | None:
+    """One line from the kernel, or None when it said nothing in time."""
+    if os.getppid() != kernel:
+        raise KernelGone
+    if not select.select([control], [], [], seconds)[0]:
+        return None
+    line = b""
+    while not line.endswith(b"\n"):
+        byte = control.recv(1)
+        if not byte:
+            raise KernelGone
+        line += byte
+    return json.loads(line)
+
+
+class _Run:
+    """One order from its first fork to the death of its last process."""
+
+    def __init__(self, control: socket.socket, kernel: int, folder: Path) -> None:
+        from shardwise.lab.worker import ORDER_FILE
+
+        self.control, self.kernel, self.folder = control, kernel, folder
+        self.order = pickle.loads((folder / ORDER_FILE).read_bytes())
+        self.ranks: list[Rank] = []
+        self.reason = ""
+
+    def serve(self) -> None:
+        """Fork, follow and clean up; the folder goes too when nobody is left to read it."""
+        try:
+            for number in range(self.order.world):
+                self._fork(number)
+            _say(self.control, event="started", pids=[rank.pid for rank in self.ranks])
+            self._follow()
+        except KernelGone:
+            self._kill()
+            shutil.rmtree(self.folder, ignore_errors=True)
+            raise
+        finally:
+            self._kill()
+        _say(self.control, event="done", reason=self.reason)
+
+    def _fork(self, number: int) -> None:
+        read_end, leash = os.pipe()
+        server = os.getpid()
+        pid = os.fork()
+        if pid:
+            os.close(read_end)
+            self.ranks.append(Rank(number, pid, leash))
+            return
+        try:
+            if sys.platform == "linux":
+                ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+            if os.getppid() != server:  # the server died before the line above
+                os._exit(1)
+            os.setsid()
+            self.control.close()
+            os.close(leash)
+            for other in self.ranks:
+                os.close(other.leash)
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            from shardwise.lab.worker import run_rank
+
+            run_rank(self.order, number, self.folder, read_end)
+        finally:
+            os._exit(1)
+
+    def _follow(self) -> None:
+        """Until every rank ended: heed the deadline, the kernel's word and the first failure."""
+        deadline = time.monotonic() + self.order.timeout
+        while any(not rank.ended for rank in self.ranks):
+            words = _listen(self.control, self.kernel, POLL_SECONDS)
+            if words is not None and words["ask"] == "stop":
+                self.reason = "interrupted"
+                return
+            for rank in self.ranks:
+                if self._reap(rank) and self.reason == "":
+                    self.reason = "failed"
+                    deadline = min(deadline, time.monotonic() + self.order.grace)
+            if self._output_bytes() > OUTPUT_LIMIT_BYTES:
+                self.reason = "output"
+                return
+            if time.monotonic() > deadline:
+                self.reason = self.reason or "deadline"
+                self._last_words()
+                return
+
+    def _reap(self, rank: Rank) -> bool:
+        """Note a rank that ended and how; True when it failed."""
+        if rank.ended:
+            return False
+        options = os.WEXITED | os.WNOHANG | os.WNOWAIT
+        if os.waitid(os.P_PID, rank.pid, options) is None:
+            return False
+        with contextlib.suppress(OSError):  # its children; before the wait, while the id is ours
+            os.killpg(rank.pid, signal.SIGKILL)
+        _, status, usage = os.wait4(rank.pid, 0)
+        rank.ended = True
+        code = os.waitstatus_to_exitcode(status)
+        finished = (self.folder / f"rank{rank.number}.report").exists()
+        _say(
+            self.control, event="ended", rank=rank.number, code=code, stopped=rank.stopped,
+            time=time.monotonic(), peak_bytes=usage.ru_maxrss * 1024,
+        )  # fmt: skip
+        return code != 0 or not finished
+
+    def _output_bytes(self) -> int:
+        sizes = 0
+        for rank in self.ranks:
+            with contextlib.suppress(OSError):
+                sizes = max(sizes, (self.folder / f"rank{rank.number}.out").stat().st_size)
+        return sizes
+
+    def _last_words(self) -> None:
+        """Ask every rank that still lives where it is: Python stacks and flight record."""
+        from shardwise.lab.worker import TRACE_SIGNAL
+
+        for rank in self.ranks:
+            if not rank.ended:
+                with contextlib.suppress(OSError):
+                    os.kill(rank.pid, TRACE_SIGNAL)
+                with contextlib.suppress(OSError):
+                    os.write(rank.leash, b"d")
+        time.sleep(LAST_WORDS_SECONDS)
+
+    def _kill(self) -> None:
+        """End every rank, its process group, and whatever its children left behind."""
+        alive = [rank for rank in self.ranks if not rank.ended]
+        for rank in alive:
+            rank.stopped = True
+            with contextlib.suppress(OSError):
+                os.kill(rank.pid, signal.SIGKILL)
+        limit = time.monotonic() + KILL_SECONDS
+        while any(not rank.ended for rank in alive) and time.monotonic() < limit:
+            for rank in alive:
+                with contextlib.suppress(KernelGone):
+                    self._reap(rank)
+            time.sleep(POLL_SECONDS)
+        for rank in self.ranks:
+            with contextlib.suppress(OSError):
+                os.close(rank.leash)
+        self.ranks = []
+        _end_orphans()
+
+
+def _end_orphans() -> None:
+    """Processes that ranks started in sessions of their own became our children: end them too."""
+    for _ in range(50):
+        children = _children()
+        for pid in children:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        try:
+            while os.waitpid(-1, os.WNOHANG) != (0, 0):
+                pass
+        except ChildProcessError:
+            return
+        time.sleep(POLL_SECONDS)
+
+
+def _children() -> list[int]:
+    """Ids of this process's children (Linux; elsewhere process groups have to do)."""
+    tasks = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children")
+    with contextlib.suppress(OSError, ValueError):
+        return [int(word) for word in tasks.read_text().split()]
+    return []
+
+
+if __name__ == "__main__":
+    sys.path[:] = json.loads(sys.argv[2])
+    main(int(sys.argv[1]))

@@ -1,0 +1,81 @@
+"""The training loop that is traced: micro-batches, backward, optimizer step, phase by phase."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import nn
+
+from shardwise.core.errors import ScenarioError
+from shardwise.lab.tracing.settings import Settings
+
+Begin = Callable[[str], None]
+
+
+def optimizer_of(model: nn.Module, settings: Settings) -> torch.optim.Optimizer | None:
+    """The real optimizer over all parameters that train."""
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    kind, how = settings.optimizer, settings.optimizer_implementation
+    options: dict[str, Any] = {"foreach": how == "foreach", "fused": how == "fused"}
+    if kind == "none":
+        return None
+    if kind == "adamw":
+        return torch.optim.AdamW(parameters, lr=1e-4, **options)
+    momentum = 0.9 if kind == "sgd-momentum" else 0.0
+    return torch.optim.SGD(parameters, lr=1e-4, momentum=momentum, **options)
+
+
+def loss_phase(model: nn.Module, begin: Begin) -> Any:
+    """Make a transformers model announce where its loss begins."""
+    inner = getattr(model, "module", model)
+    function = getattr(inner, "loss_function", None)
+    if function is None:
+        return contextlib.nullcontext()
+
+    def announced(*args: Any, **kwargs: Any) -> Any:
+        begin("loss")
+        return function(*args, **kwargs)
+
+    return mock.patch.object(inner, "_loss_function", announced, create=True)
+
+
+def loss_of(output: Any) -> torch.Tensor:
+    """The loss in a model's output, or the sum of a plain tensor."""
+    loss = getattr(output, "loss", None)
+    if loss is not None:
+        return loss
+    if isinstance(output, torch.Tensor):
+        return output if output.dim() == 0 else output.sum()
+    raise ScenarioError("model", type(output).__name__, "a model that returns a loss or a tensor")
+
+
+def micro_step(
+    model: nn.Module,
+    batch: Any,
+    settings: Settings,
+    computing: Any,
+    begin: Begin,
+    ended: Callable[[str], None],
+) -> None:
+    """One micro-batch: forward and loss (inside `computing`), backward."""
+    begin("forward")
+    with loss_phase(model, begin), computing:
+        output = model(**batch) if isinstance(batch, dict) else model(batch)
+        loss = loss_of(output)
+    if not settings.hold_output:
+        del output
+    ended("forward")
+    begin("backward")
+    loss.backward()
+    ended("backward")
+
+
+def synchronizes(model: nn.Module, last: bool) -> Any:
+    """DDP reduces gradients in the last micro-batch only; FSDP2 in each (its default)."""
+    if isinstance(model, nn.parallel.DistributedDataParallel) and not last:
+        return model.no_sync()
+    return contextlib.nullcontext()

@@ -1,0 +1,1 @@
+"""Panels: ipywidgets over one scenario, fast charts and fields that explain their errors."""

@@ -1,0 +1,156 @@
+"""The explorer: everything on one page, over one scenario."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+
+import ipywidgets as widgets
+
+from shardwise.charts import bars
+from shardwise.core.decision import decide
+from shardwise.core.memory.report import PARTS
+from shardwise.export import export
+from shardwise.panels import parts
+from shardwise.panels.download import Download
+from shardwise.panels.live_text import LiveText
+from shardwise.panels.panel import Panel
+from shardwise.panels.small import COLUMN, WIDE, side_by_side
+from shardwise.panels.view import compared
+
+_TABS = (
+    ("Why", ()),
+    ("GPUs", ("scaling",)),
+    ("Layers", ("layers",)),
+    ("Numbers", ("numbers",)),
+    ("Files", ()),
+)
+
+
+class Explorer(Panel):
+    """Model, GPUs and training in; what runs out, why, and the strategy that fixes it out.
+
+    Example:
+        explorer = Explorer({"model": "llama-3-70b", "cluster": {"gpu": "a100-sxm-80gb"}})
+        explorer                      # in a cell: shows it
+        explorer.decision.strategy    # 'zero-3'
+        explorer.observe(print, "scenario")
+    """
+
+    sections = ("rule", "bars", "path")
+
+    def content(self) -> tuple[widgets.Widget, ...]:
+        """Answer and rule first, controls beside the charts, the rest behind tabs."""
+        feed = self.feed
+        cluster, training, layout = self.groups
+        inputs = widgets.Tab(
+            [
+                widgets.VBox([self.model, cluster.widget]),
+                training.widget,
+                layout.widget,
+            ],
+            titles=["Model, GPUs", "Training", "Layout"],
+            layout=COLUMN,
+        )
+        shown = widgets.VBox(
+            [
+                LiveText(feed, "answer", announce=True),
+                parts.rule_chart(feed),
+                parts.path_chart(feed),
+                parts.bars_chart(feed),
+                parts.legend(),
+            ],
+            layout=WIDE,
+        )
+        self.more = widgets.Tab(
+            [
+                LiveText(feed, "walk"),
+                parts.scaling_chart(feed),
+                widgets.VBox([parts.layers_chart(feed), LiveText(feed, "model")]),
+                LiveText(feed, "numbers"),
+                self.files(),
+            ],
+            titles=[title for title, _ in _TABS],
+            selected_index=0,
+            layout=widgets.Layout(width="100%", min_width="0"),
+        )
+        self.more.observe(lambda _: self.refresh(), "selected_index")
+        return side_by_side(inputs, shown), self.more
+
+    def shown_sections(self) -> tuple[str, ...]:
+        """The first screen's, and those of the open tab."""
+        more = getattr(self, "more", None)
+        opened = _TABS[more.selected_index or 0][1] if more is not None else ()
+        return (*self.sections, *opened)
+
+    def files(self) -> widgets.VBox:
+        """Downloads: numbers, scenario, programs for the decided layout."""
+        return widgets.VBox(
+            [
+                Download("Numbers (CSV)", "shardwise-memory.csv", self.numbers_csv),
+                Download("Numbers (JSON)", "shardwise-memory.json", self.numbers_json),
+                Download("Scenario (JSON)", "shardwise-scenario.json", self.scenario_json),
+                *(self._exported(target, label) for target, label in _TARGETS),
+            ]
+        )
+
+    def _exported(self, target: str, label: str) -> Download:
+        def first() -> tuple[str, str]:
+            files = export(self.decision.scenario, target)
+            return next(iter(files.items()))
+
+        return Download(label, lambda: first()[0], lambda: first()[1])
+
+    def _rows(self) -> list[dict[str, object]]:
+        shown = compared(self.scenario, decide(self.scenario))
+        return [
+            {
+                "strategy": name,
+                "part": PARTS[part],
+                "bytes": round(size),
+                "phase": report.binding_phase,
+                "verdict": report.verdict,
+                "device_bytes": round(report.device_bytes),
+                "usable_bytes": report.usable_bytes,
+            }
+            for name, report in shown.reports
+            for part, size in report.parts.items()
+        ]
+
+    def numbers_csv(self) -> str:
+        """One line a strategy and part, in bytes."""
+        text = io.StringIO()
+        rows = self._rows()
+        writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+        return text.getvalue()
+
+    def numbers_json(self) -> str:
+        """The same numbers with the scenario and the decision they belong to."""
+        decision = self.decision
+        return json.dumps(
+            {
+                "scenario": self.scenario.to_dict(),
+                "decision": {
+                    "strategy": decision.strategy,
+                    "exhausted": decision.exhausted,
+                    "headline": decision.headline,
+                    "layout": decision.scenario.layout.to_dict(),
+                },
+                "memory": self._rows(),
+                "columns": bars.COLUMNS,
+            },
+            indent=2,
+        )
+
+    def scenario_json(self) -> str:
+        """What `Scenario.from_dict` reads back."""
+        return json.dumps(self.scenario.to_dict(), indent=2)
+
+
+_TARGETS = (
+    ("fsdp2", "FSDP program (Python)"),
+    ("deepspeed", "DeepSpeed configuration (JSON)"),
+)

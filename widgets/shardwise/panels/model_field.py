@@ -1,0 +1,125 @@
+"""Choosing the model: one of the catalogue, a pasted or uploaded config.json, or just its size."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import ipywidgets as widgets
+
+from shardwise.core import catalogue
+from shardwise.core.config_text import read_config
+from shardwise.core.errors import ScenarioError
+from shardwise.core.model import Model
+from shardwise.panels.controls import Choice, Number, _note
+
+BY_NAME, BY_SIZE, BY_CONFIG = "name", "parameters", "config"
+
+
+class ModelField(widgets.VBox):
+    """The model's source: a dropdown of ways, and the input of the chosen way.
+
+    `source` is what a scenario's `model` takes. A config that cannot be read leaves it as it was
+    and says why under the box; the text stays for correction.
+    """
+
+    def __init__(self) -> None:
+        """Starts with the catalogue's default."""
+        self.source: object = "llama-3-8b"
+        self._changed: Callable[[], None] = lambda: None
+        self._loading = False
+        ways = [
+            ("of the catalogue", BY_NAME),
+            ("only the number of parameters", BY_SIZE),
+            ("a config.json", BY_CONFIG),
+        ]
+        self.way = Choice("Model", ways, BY_NAME)
+        names = catalogue.model_names()
+        self.name = Choice("Name", [(name, name) for name in names], self.source)
+        steps = [1e8, 3e8, 1e9, 3e9, 7e9, 13e9, 30e9, 70e9, 175e9, 400e9, 1e12]
+        self.size = Number("Parameters", 7 * 10**9, 1e6, 1e14, steps=steps, help="7B, 350M, 1.3e9")
+        self.text = widgets.Textarea(
+            description="config.json",
+            placeholder="paste a Hugging Face config.json here",
+            continuous_update=False,
+            style={"description_width": "150px"},
+            layout=widgets.Layout(width="100%", height="140px", min_width="0"),
+        )
+        self.upload = widgets.FileUpload(
+            accept=".json", multiple=False, description="Upload a config.json",
+            layout=widgets.Layout(width="auto"),
+        )  # fmt: skip
+        self.errors = widgets.VBox([])
+        super().__init__(layout=widgets.Layout(width="100%", min_width="0"))
+        self._show_way()
+        self.way.on_change(self._way_changed)
+        self.name.on_change(lambda: self._take(self.name.value))
+        self.size.on_change(lambda: self._take({"parameters": self.size.value}))
+        self.text.observe(lambda change: self._read(change["new"]), "value")
+        self.upload.observe(self._uploaded, "value")
+
+    def on_change(self, changed: Callable[[], None]) -> None:
+        """Call `changed` after each new source."""
+        self._changed = changed
+
+    def show(self, source: object) -> None:
+        """Show a source that was set elsewhere, without calling back."""
+        self._loading = True
+        try:
+            self.source = source
+            if isinstance(source, str):
+                self.way.value, self.name.value = BY_NAME, source
+            elif isinstance(source, Mapping) and set(source) == {"parameters"}:
+                self.way.value = BY_SIZE
+                self.size.text = str(source["parameters"])
+            else:
+                self.way.value = BY_CONFIG
+        finally:
+            self._loading = False
+        self._show_way()
+
+    def show_error(self, sentence: str) -> None:
+        """Show a sentence under the model; an empty one removes it."""
+        self.errors.children = (_note(sentence),) if sentence else ()
+
+    def _way_changed(self) -> None:
+        self._show_way()
+        if self._loading:
+            return
+        self.show_error("")
+        if self.way.value == BY_NAME:
+            self._take(self.name.value)
+        elif self.way.value == BY_SIZE:
+            self._take({"parameters": self.size.value})
+        elif self.text.value:
+            self._read(self.text.value)
+
+    def _show_way(self) -> None:
+        inputs = {
+            BY_NAME: [self.name],
+            BY_SIZE: [self.size],
+            BY_CONFIG: [self.text, self.upload],
+        }
+        self.children = (self.way, *inputs[str(self.way.value)], self.errors)
+
+    def _read(self, text: str | bytes) -> None:
+        if self._loading or not text:
+            return
+        try:
+            config = read_config(text)
+            Model.from_config(config)
+        except ScenarioError as problem:
+            self.show_error(str(problem))
+            return
+        self._take(dict(config))
+
+    def _uploaded(self, change: Mapping[str, Any]) -> None:
+        if change["new"]:
+            self._read(bytes(change["new"][0]["content"]))
+
+    def _take(self, source: object) -> None:
+        if self._loading:
+            return
+        self.source = source
+        self.show_error("")
+        self._changed()

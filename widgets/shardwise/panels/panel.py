@@ -1,0 +1,190 @@
+"""A panel: controls on one side, charts on the other, over one shared scenario."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import ipywidgets as widgets
+import traitlets
+
+from shardwise.core.cluster import Cluster
+from shardwise.core.decision import Decision, decide
+from shardwise.core.errors import ScenarioError
+from shardwise.core.memory import MemoryReport, estimate
+from shardwise.core.permalink import from_query
+from shardwise.core.scenario import Scenario
+from shardwise.panels.controls import Control
+from shardwise.panels.feed import Feed
+from shardwise.panels.fields import cluster_group, layout_group, training_group
+from shardwise.panels.live_text import LiveText, bullets, error
+from shardwise.panels.model_field import ModelField
+from shardwise.panels.permalink import Permalink
+from shardwise.panels.scenario_trait import ScenarioTrait
+from shardwise.panels.view import feed_data
+
+_FOLLOWS_CARD = ("cluster.intra_node", "cluster.inter_node", "cluster.host_memory_gib")
+
+
+class Panel(widgets.VBox):
+    """Controls and a feed over `scenario`; subclasses say what they show.
+
+    `scenario` takes a `Scenario`, a dict or the query string of a link, and can be observed, as can
+    `report` (its memory) and `decision`. Bad input leaves all three as they were.
+    """
+
+    scenario = ScenarioTrait()
+    report = traitlets.Instance(MemoryReport, read_only=True)
+    decision = traitlets.Instance(Decision, read_only=True)
+    sections: tuple[str, ...] = ()
+
+    def __init__(self, scenario: Scenario | Mapping[str, Any] | str | None = None) -> None:
+        """Without a scenario: the defaults, or what the page's address says."""
+        self.feed = Feed()
+        self.link = Permalink(self.feed)
+        self.model = ModelField()
+        self.groups = (cluster_group(), training_group(), layout_group())
+        self.controls: dict[str, Control] = {}
+        for group in self.groups:
+            self.controls |= group.controls
+        self._loading = False
+        self._notes: tuple[str, ...] = ()
+        super().__init__(layout=widgets.Layout(width="100%", min_width="0"))
+        self.scenario = self._opened(scenario)
+        self.children = (self.feed, LiveText(self.feed, "problem"), *self.content(), self.link)
+        self._listen()
+
+    def content(self) -> tuple[widgets.Widget, ...]:
+        """What the panel shows under its link and its problems."""
+        raise NotImplementedError
+
+    def shown_sections(self) -> tuple[str, ...]:
+        """The sections whose numbers are worth making now."""
+        return self.sections
+
+    def refresh(self) -> None:
+        """Send what is shown for the current scenario, in one message."""
+        data = feed_data(self.scenario, self.shown_sections())
+        if self._notes:
+            data["problem"] = [bullets(list(self._notes))]
+        self.feed.push(data)
+
+    def _opened(self, scenario: Scenario | Mapping[str, Any] | str | None) -> Any:
+        if isinstance(scenario, str):
+            opened = from_query(scenario)
+            self._notes = opened.notes
+            return opened.scenario
+        return Scenario.from_dict({}) if scenario is None else scenario
+
+    def _listen(self) -> None:
+        self.link.observe(lambda change: self._follow_link(change["new"]), "search")
+        self.model.on_change(lambda: self._changed("model"))
+        for path, control in self.controls.items():
+            control.on_change(lambda path=path: self._changed(path))  # type: ignore[misc]
+
+    @traitlets.observe("scenario")
+    def _scenario_set(self, change: Mapping[str, Any]) -> None:
+        self.set_trait("report", estimate(change["new"]))
+        self.set_trait("decision", decide(change["new"]))
+        self._show_values(change["new"])
+        self.refresh()
+
+    def _follow_link(self, search: str) -> None:
+        if search.strip("?"):
+            opened = from_query(search)
+            self._notes = opened.notes
+            self.scenario = opened.scenario
+            self.refresh()
+
+    def _show_values(self, scenario: Scenario) -> None:
+        """Bring the controls to the scenario's values, without an echo."""
+        values = flat(scenario.to_dict())
+        self._loading = True
+        try:
+            if self.model.source != scenario.model_source:
+                self.model.show(scenario.model_source)
+            for path, control in self.controls.items():
+                value = values[path]
+                shown = 0 if path == "training.global_batch" and value is None else value
+                if control.value != shown:
+                    _show(control, shown)
+                control.show_error("")
+            self.model.show_error("")
+        finally:
+            self._loading = False
+
+    def _changed(self, path: str) -> None:
+        if self._loading:
+            return
+        self._notes = ()
+        if path == "cluster.gpu":
+            self._follow_card()
+        try:
+            self.scenario = Scenario.from_dict(self._asked())
+        except ScenarioError as problem:
+            self._show_problem(path, problem)
+        else:
+            self.refresh() if self.feed.data.get("problem") else None
+
+    def _follow_card(self) -> None:
+        """A new card brings its own links and the usual host memory."""
+        usual = flat({"cluster": Cluster.from_dict({"gpu": self._value("cluster.gpu")}).to_dict()})
+        self._loading = True
+        try:
+            for path in _FOLLOWS_CARD:
+                _show(self.controls[path], usual[path])
+        finally:
+            self._loading = False
+
+    def _value(self, path: str) -> object:
+        value = self.controls[path].value
+        return None if path == "training.global_batch" and value == 0 else value
+
+    def _asked(self) -> dict[str, object]:
+        """The scenario dict that the controls spell."""
+        asked: dict[str, dict[str, object]] = {"cluster": {}, "training": {}, "layout": {}}
+        offload: dict[str, object] = {}
+        for path in self.controls:
+            section, key = path.split(".")
+            if key.startswith("offload_"):
+                offload[key.removeprefix("offload_")] = self._value(path)
+            else:
+                asked[section][key] = self._value(path)
+        asked["layout"]["offload"] = offload
+        return {"model": self.model.source, **asked}
+
+    def _show_problem(self, path: str, problem: ScenarioError) -> None:
+        """The sentence at the control that it names, or at the one just moved."""
+        kept = "What is shown is the last scenario that worked."
+        named = problem.field if problem.field in self.controls else path
+        if named == "model":
+            self.model.show_error(f"{problem} {kept}")
+        else:
+            self.controls[named].show_error(f"{problem} {kept}")
+        self.feed.push({"problem": [error(f"{problem} {kept}")]})
+
+
+def flat(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Values by path: `training.micro_batch`, `layout.offload_optimizer`.
+
+    >>> flat({"layout": {"engine": "ddp", "offload": {"optimizer": "cpu"}}})
+    {'layout.engine': 'ddp', 'layout.offload_optimizer': 'cpu'}
+    """
+    values: dict[str, Any] = {}
+    for section, entries in given.items():
+        if not isinstance(entries, Mapping) or section == "model":
+            continue
+        for key, value in entries.items():
+            if key == "offload":
+                values |= {f"{section}.offload_{name}": kind for name, kind in value.items()}
+            else:
+                values[f"{section}.{key}"] = value
+    return values
+
+
+def _show(control: Control, value: Any) -> None:
+    """Show a value; one that a dropdown does not list (a custom card, a dict) is added to it."""
+    dropdown = getattr(control, "dropdown", None)
+    if dropdown is not None and value not in [option for _, option in dropdown.options]:
+        dropdown.options = (*dropdown.options, ("as given", value))
+    control.value = value

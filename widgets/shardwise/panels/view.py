@@ -1,0 +1,218 @@
+"""What the panels show for one scenario: pure, so that tests need neither a kernel nor a page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from shardwise.charts import bars, layers, path, rule, scaling
+from shardwise.core.decision import Decision, decide
+from shardwise.core.memory import MemoryReport, estimate
+from shardwise.core.memory.report import PARTS
+from shardwise.core.permalink import to_query
+from shardwise.core.scenario import Scenario
+from shardwise.core.strategies import STRATEGIES, scenario_for, split_degrees, tensor_degrees
+from shardwise.core.units import format_count, format_gib
+from shardwise.panels.live_text import (
+    bullets,
+    code,
+    details,
+    facts,
+    heading,
+    paragraph,
+    step,
+    steps,
+)
+
+Sections = Mapping[str, Callable[[Scenario], Mapping[str, object]]]
+
+
+@dataclass(frozen=True)
+class Bars:
+    """The strategies compared, in order, and which of them the decision chose."""
+
+    reports: tuple[tuple[str, MemoryReport], ...]
+    chosen: str
+
+
+def compared(scenario: Scenario, decision: Decision) -> Bars:
+    """Every strategy that can be laid out, with the chosen degrees where it splits the model."""
+    chosen = decision.scenario.layout
+    listed: list[tuple[str, MemoryReport]] = [("your layout", estimate(scenario))]
+    training = decision.scenario.training if decision.strategy != "none" else scenario.training
+    asked = scenario.with_training(training)
+    for key in ("ddp", "zero-1", "zero-2", "zero-3", "offload", "tensor", "pipeline"):
+        tensor, pipeline = _degrees(scenario, key, chosen.tensor_parallel, chosen.pipeline_parallel)
+        if tensor == 0:
+            continue
+        laid = scenario_for(asked, key, tensor, pipeline)
+        if laid is not None:
+            listed.append((_bar_name(key, tensor, pipeline), estimate(laid)))
+    return Bars(
+        tuple(listed), STRATEGIES[decision.strategy].name if decision.strategy in STRATEGIES else ""
+    )
+
+
+def _degrees(scenario: Scenario, key: str, tensor: int, pipeline: int) -> tuple[int, int]:
+    """The chosen degrees, else the smallest; (0, 0) where there are none."""
+    if key == "tensor":
+        possible = tensor_degrees(scenario)
+        return (tensor if tensor in possible else possible[0], 1) if possible else (0, 0)
+    if key == "pipeline":
+        if pipeline > 1:
+            return tensor, pipeline
+        return next(split_degrees(scenario), (0, 0))
+    return 1, 1
+
+
+def _bar_name(key: str, tensor: int, pipeline: int) -> str:
+    short = {"offload": "ZeRO-3 + offload", "zero-3": "ZeRO-3 / FSDP"}
+    if key == "tensor":
+        return f"TP {tensor} + FSDP"
+    if key == "pipeline":
+        return f"PP {pipeline}" + (f" x TP {tensor}" if tensor > 1 else "")
+    return short.get(key, STRATEGIES[key].name)
+
+
+def rule_section(scenario: Scenario) -> Mapping[str, object]:
+    """Chart (a) and its sentence."""
+    return {"rule": rule.rows(scenario), "rule.text": rule.sentence(scenario)}
+
+
+def bars_section(scenario: Scenario) -> Mapping[str, object]:
+    """Chart (b) and its sentence, which speaks of the chosen strategy."""
+    decision = decide(scenario)
+    shown = compared(scenario, decision)
+    name = "your layout" if decision.strategy == "none" else STRATEGIES[decision.strategy].name
+    report = estimate(decision.scenario)
+    return {"bars": bars.rows(shown.reports), "bars.text": bars.sentence(name, report)}
+
+
+def path_section(scenario: Scenario) -> Mapping[str, object]:
+    """Chart (c), the answer in words, and the walk with its reasons."""
+    decision = decide(scenario)
+    return {
+        "path": path.rows(decision),
+        "path.text": "",
+        "answer": answer_blocks(decision),
+        "walk": walk_blocks(decision),
+    }
+
+
+def answer_blocks(decision: Decision) -> list[dict[str, object]]:
+    """The headline, what ran out, the notes."""
+    blocks = [
+        heading(decision.headline),
+        facts(
+            [
+                ("Runs out", decision.exhausted),
+                (
+                    "Strategy",
+                    STRATEGIES[decision.strategy].name
+                    if decision.strategy in STRATEGIES
+                    else "none fits",
+                ),
+                (
+                    "Use",
+                    STRATEGIES[decision.strategy].code if decision.strategy in STRATEGIES else "–",
+                ),
+            ]
+        ),
+        paragraph(decision.next_step),
+    ]
+    return [*blocks, bullets(list(decision.notes))] if decision.notes else blocks
+
+
+def walk_blocks(decision: Decision) -> list[dict[str, object]]:
+    """The five questions, each with its verdict and the reason of every attempt."""
+    states = {"yes": "chosen", "no": "failed", "not asked": "skipped"}
+    listed = []
+    for question in decision.questions:
+        whys = [attempt.why for attempt in question.attempts] or [question.why]
+        listed.append(step(question.question, states[question.verdict], " ".join(whys)))
+    return [steps(listed)]
+
+
+def scaling_section(scenario: Scenario) -> Mapping[str, object]:
+    """Chart (d) and its sentence."""
+    data = scaling.rows(scenario)
+    return {"scaling": data, "scaling.text": scaling.sentence(data)}
+
+
+def layers_section(scenario: Scenario) -> Mapping[str, object]:
+    """Chart (e), its sentence, and what is known of the model."""
+    model = scenario.model
+    rows = [
+        ("Model", model.name or "from the given config"),
+        ("Architecture", model.architecture or "unknown"),
+        ("Parameters", f"{model.parameters:,} ({format_count(model.parameters)})"),
+        ("Active for a token", f"{model.active_parameters:,}"),
+        ("Layers", f"{model.layers}"),
+        ("Vocabulary", f"{model.vocabulary:,}"),
+    ]
+    rows += [(f"in {part}", f"{count:,}") for part, count in model.parameters_by_part.items()]
+    blocks = [facts(rows)]
+    if model.assumptions:
+        blocks.append(bullets(list(model.assumptions)))
+    return {
+        "layers": layers.rows(scenario),
+        "layers.text": layers.sentence(scenario),
+        "model": blocks,
+    }
+
+
+def numbers_section(scenario: Scenario) -> Mapping[str, object]:
+    """Every number opened up, for the decided layout: formula, values, source; assumptions."""
+    decision = decide(scenario)
+    report = estimate(decision.scenario)
+    opened = [
+        details(
+            f"{PARTS[part]}: {format_gib(size)}",
+            [code(str(report.explain(part)))],
+        )
+        for part, size in report.parts.items()
+    ]
+    stages = [
+        (
+            f"stage {stage.index}, {stage.layers} layers",
+            f"{format_gib(stage.peak_bytes)} at {stage.binding_phase}",
+        )
+        for stage in report.stages
+    ]
+    phases = [(phase, format_gib(size)) for phase, size in report.worst.totals.items()]
+    blocks = [
+        paragraph(
+            f"For the decided layout, at {report.binding_phase}: {format_gib(report.peak_bytes)} "
+            f"allocated, {format_gib(report.reserved_bytes)} reserved, "
+            f"{format_gib(report.device_bytes)} on the device; host memory "
+            f"{format_gib(report.host_bytes_per_node)} a node."
+        ),
+        *opened,
+        heading("Phases of a step, allocated"),
+        facts(phases),
+        *([heading("Pipeline stages"), facts(stages)] if len(stages) > 1 else []),
+        heading("Assumed"),
+        bullets(list(report.assumptions)),
+        heading("Not counted"),
+        bullets(list(report.not_modelled)),
+    ]
+    return {"numbers": blocks}
+
+
+SECTIONS: Sections = {
+    "rule": rule_section,
+    "bars": bars_section,
+    "path": path_section,
+    "scaling": scaling_section,
+    "layers": layers_section,
+    "numbers": numbers_section,
+}
+"""Each section's part of the feed, as a function of the scenario."""
+
+
+def feed_data(scenario: Scenario, sections: tuple[str, ...]) -> dict[str, object]:
+    """What the feed carries for these sections, the permalink included."""
+    data: dict[str, object] = {"permalink": to_query(scenario), "problem": []}
+    for name in sections:
+        data |= SECTIONS[name](scenario)
+    return data

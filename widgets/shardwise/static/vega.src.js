@@ -1,0 +1,2 @@
+// What the bundle gives: Vega, Vega-Lite and vega-embed behind one function.
+export { vegaEmbed };
