@@ -96,9 +96,15 @@ def spec() -> Any:
     verdicts = base.mark_text(
         fontSize=11, fontWeight="bold", lineBreak="\n", baseline="top"
     ).encode(x=x, y=alt.value(46), text="state:N")
-    shorts = base.mark_text(fontSize=10, lineBreak="\n", baseline="top").encode(
-        x=x,
-        y=alt.value(80),
-        text=alt.condition("width > 480", alt.Text("short:N"), alt.Text("tiny:N")),
+    shorts = _names(base, x, "short:N", "width > 480", 10)
+    tinies = _names(base, x, "tiny:N", "width <= 480", 11)
+    return alt.layer(way, stations, numbers, verdicts, shorts, tinies)
+
+
+def _names(base: Any, x: Any, field: str, shown: str, size: int) -> Any:
+    """Station names, where there is room for them."""
+    import altair as alt
+
+    return base.mark_text(fontSize=size, lineBreak="\n", baseline="top").encode(
+        x=x, y=alt.value(80), text=alt.condition(shown, alt.Text(field), alt.value(""))
     )
-    return alt.layer(way, stations, numbers, verdicts, shorts)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from textwrap import fill
+
 from shardwise import __version__
 from shardwise.core.memory import estimate
 from shardwise.core.memory.report import PARTS
@@ -19,13 +21,8 @@ def files(scenario: Scenario) -> dict[str, str]:
         ScenarioError: an axis, an offload, a dtype or a model that the program does not have.
     """
     plan = realized(scenario)
-    program = "\n\n".join(part.strip("\n") for part in _parts(plan)) + "\n"
-    return {"train.py": program, "config.json": plan.config.text}
-
-
-def _parts(plan: Realized) -> list[str]:
-    parts = [_header(plan), torch_code.imports(plan), _constants(plan)]
-    functions = [
+    head = (_header(plan), torch_code.imports(plan), _constants(plan))
+    functions = (
         torch_code.attention(plan),
         torch_code.loss(plan),
         torch_code.batch(plan),
@@ -34,31 +31,39 @@ def _parts(plan: Realized) -> list[str]:
         torch_code.optimizer(plan),
         torch_code.REPORT,
         torch_code.main(plan),
-    ]
-    return parts + ["\n" + text.strip("\n") for text in functions if text]
+    )
+    parts = ["\n\n".join(head), *(text.strip("\n") for text in functions if text)]
+    return {"train.py": "\n\n\n".join(parts) + "\n", "config.json": plan.config.text}
 
 
 def _header(plan: Realized) -> str:
     scenario, cluster = plan.scenario, plan.scenario.cluster
     name = scenario.model.name or scenario.model.architecture
+    needs = "torch 2.6 or newer and transformers 5"
+    if scenario.training.optimizer == "adamw-8bit":
+        needs = "torch 2.6 or newer, transformers 5 and torchao"
+    if scenario.training.optimizer == "muon":
+        needs = "torch 2.9 or newer and transformers 5"
     nodes = f"{cluster.nodes} x " if cluster.nodes > 1 else ""
     lines = [
-        f'"""Train {name} ({format_count(scenario.model.parameters)} parameters) on '
-        f"{nodes}{cluster.gpus_per_node} x {cluster.gpu.name}: {_strategy(plan)}.",
+        f'"""Train {name} ({format_count(scenario.model.parameters)} parameters) with torch.',
+        "",
+        f"{_strategy(plan)} on {nodes}{cluster.gpus_per_node} x {cluster.gpu.name}:",
         "",
         _launch(scenario),
         "",
-        "Needs torch 2.6 or newer and transformers 5"
-        + (", and torchao" if scenario.training.optimizer == "adamw-8bit" else "")
-        + "; `config.json` lies beside this file. Data: random",
-        "tokens. Without a GPU it runs on CPU with gloo, which suits a tiny model only.",
+        f"Needs {needs}; `config.json` lies beside this file.",
+        "The data is random. Without a GPU it runs on CPU with gloo, which suits a tiny model only.",
         "",
         *_estimate(plan),
     ]
     if plan.notes:
-        lines += ["", "Other than in the scenario:", *(f"- {note}" for note in plan.notes)]
+        lines += ["", "Other than in the scenario:"]
+        lines += [
+            fill(note, 98, initial_indent="- ", subsequent_indent="  ") for note in plan.notes
+        ]
     lines += ["", f"Written by Shardwise {__version__}.", '"""']
-    return "\n".join(line.replace("\\", "/") for line in lines)
+    return "\n".join(lines)
 
 
 def _strategy(plan: Realized) -> str:
@@ -72,10 +77,8 @@ def _launch(scenario: Scenario) -> str:
     cluster = scenario.cluster
     if cluster.nodes == 1:
         return f"    torchrun --standalone --nproc-per-node={cluster.gpus_per_node} train.py"
-    return (
-        f"    torchrun --nnodes={cluster.nodes} --nproc-per-node={cluster.gpus_per_node} \\\n"
-        "        --rdzv-backend=c10d --rdzv-endpoint=FIRST_NODE:29500 train.py    # on each node"
-    ).replace("\\\n        ", "")
+    ranks = f"--nnodes={cluster.nodes} --nproc-per-node={cluster.gpus_per_node}"
+    return f"    torchrun {ranks} --rdzv-backend=c10d --rdzv-endpoint=HOST:29500 train.py"
 
 
 def _estimate(plan: Realized) -> list[str]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from shardwise.export.realized import Realized
 
-_TOKENS = "torch.randint({words}, (MICRO_BATCH, {length}), device=device, generator=generator)"
-_WORDS = "CONFIG.get_text_config().vocab_size"
+_WORDS = """words, size = CONFIG.get_text_config().vocab_size, (MICRO_BATCH, SEQUENCE_LENGTH)
+    tokens = torch.randint(words, size, device=device, generator=generator)"""
 
 _TEXT = f'''
 def batch(device, generator):
     """Random tokens that are their own labels."""
-    tokens = {_TOKENS.format(words=_WORDS, length="SEQUENCE_LENGTH")}
+    {_WORDS}
     return {{"input_ids": tokens, "labels": tokens}}
 '''
 _IMAGE = '''
@@ -26,21 +26,22 @@ def batch(device, generator):
     """Random spectrograms of 30 seconds, with random tokens to be predicted."""
     size = (MICRO_BATCH, CONFIG.num_mel_bins, 2 * CONFIG.max_source_positions)
     sound = torch.randn(size, device=device, generator=generator)
-    tokens = {_TOKENS.format(words=_WORDS, length="SEQUENCE_LENGTH")}
+    {_WORDS}
     return {{"input_features": sound, "labels": tokens}}
 '''
-_IMAGE_TEXT = f'''
+_IMAGE_TEXT = '''
 def batch(device, generator):
     """One random image a sample, then random tokens."""
-    vision = CONFIG.vision_config
-    size = (MICRO_BATCH, vision.num_channels, vision.image_size, vision.image_size)
+    side, channels = CONFIG.vision_config.image_size, CONFIG.vision_config.num_channels
+    size = (MICRO_BATCH, channels, side, side)
     images = torch.randn(size, device=device, generator=generator)
-    tokens = {_TOKENS.format(words="1000", length="SEQUENCE_LENGTH")}
+    size = (MICRO_BATCH, SEQUENCE_LENGTH)
+    tokens = torch.randint(IMAGE_TOKENS, size, device=device, generator=generator)
     is_image = torch.zeros_like(tokens)
     is_image[:, :IMAGE_TOKENS] = 1
     tokens[:, :IMAGE_TOKENS] = CONFIG.image_token_id
     labels = tokens.masked_fill(is_image.bool(), -100)
-    return {{"input_ids": tokens, "pixel_values": images, "labels": labels%s}}
+    return {"input_ids": tokens, "pixel_values": images, "labels": labels%s}
 '''
 
 

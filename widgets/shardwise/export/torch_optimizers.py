@@ -80,7 +80,7 @@ def optimizer(plan: Realized) -> str:
     """`make_optimizers` and what it needs.
 
     Raises:
-        ScenarioError: Adafactor in fp16 under FSDP2, where ranks could disagree about a skipped step.
+        ScenarioError: Adafactor in fp16 under FSDP2: ranks could disagree about a skipped step.
     """
     training = plan.scenario.training
     kind = training.optimizer
