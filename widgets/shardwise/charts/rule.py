@@ -86,7 +86,7 @@ def spec() -> Any:
     names = base.mark_text(fontSize=10, dy=8, limit=90).encode(
         x=alt.X("middle:Q"),
         text=alt.condition(
-            f"datum.bytes * width / {AXIS_BYTES} > 6 * length(datum.part)",
+            f"datum.bytes * width / {AXIS_BYTES} > 7 * length(datum.part)",
             alt.Text("part:N"),
             alt.value(""),
         ),

@@ -21,12 +21,20 @@ def shown(value: object) -> str:
     elif isinstance(value, (dict, list, tuple, set)) and len(value) > 6:
         text = f"a {type(value).__name__} of {len(value)} entries"
     else:
-        text = repr(value[: 2 * _SHOWN_CHARACTERS] if isinstance(value, str) else value)
+        text = _repr(value[: 2 * _SHOWN_CHARACTERS] if isinstance(value, str) else value)
     text = "".join(c if unicodedata.category(c)[0] != "C" else " " for c in text)
     if len(text) > _SHOWN_CHARACTERS:
         tail = "...'" if text[0] == "'" else "..."
         text = text[: _SHOWN_CHARACTERS - len(tail)] + tail
     return text
+
+
+def _repr(value: object) -> str:
+    """`repr`, which itself fails on integers of 4300 digits and on deep nesting."""
+    try:
+        return repr(value)
+    except (ValueError, RecursionError):
+        return f"a {type(value).__name__} that cannot be shown"
 
 
 class ScenarioError(ValueError):

@@ -49,8 +49,11 @@ class Scenario:
         cluster = given.get("cluster", {})
         if not isinstance(cluster, Mapping):
             raise ScenarioError("cluster", cluster, "a dict of gpu, gpus_per_node, nodes, ...")
+        model = model_from(source)
+        if not model.known and isinstance(source, Mapping) and set(source) == {"parameters"}:
+            source = {"parameters": model.parameters}  # one spelling of 7e9, "7B" and 7000000000
         return cls.of(
-            model_from(source),
+            model,
             Cluster.from_dict(cluster),
             Training.from_dict(given.get("training", {})),
             Layout.from_dict(given.get("layout", {})),

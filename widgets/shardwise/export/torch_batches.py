@@ -40,8 +40,8 @@ def batch(device, generator):
     is_image = torch.zeros_like(tokens)
     is_image[:, :IMAGE_TOKENS] = 1
     tokens[:, :IMAGE_TOKENS] = CONFIG.image_token_id
-    labels = tokens.masked_fill(is_image.bool(), -100)
-    return {"input_ids": tokens, "pixel_values": images, "labels": labels%s}
+    batch = {"input_ids": tokens, "pixel_values": images%s}
+    return {**batch, "labels": tokens.masked_fill(is_image.bool(), -100)}
 '''
 
 

@@ -242,7 +242,7 @@ def main():
     for step in range(1, steps + 1):
         start = time.perf_counter()
         total = 0.0
-        for index in range(MICRO_BATCHES):
+        for {'_' if plan.sharded else 'index'} in range(MICRO_BATCHES):
 {_micro_batch(plan, scaled)}
             total += loss.detach()
         for optimizer in optimizers:

@@ -102,27 +102,34 @@ def optimizer(plan: Realized) -> str:
             "    named = list(model.named_parameters())",
             "    matrices = [p for name, p in named if is_hidden_matrix(name, p)]",
             "    others = [p for name, p in named if not is_hidden_matrix(name, p)]",
-            f"    return [{_made(plan, 'muon', 'matrices')}, {_made(plan, 'adamw', 'others')}]",
+            f"    muon = {_made(plan, 'muon', 'matrices')}",
+            f"    adamw = {_made(plan, 'adamw', 'others')}",
+            "    return [muon, adamw]",
         ]
-    elif kind == "adafactor" and plan.sharded:
-        lines += [
-            "    return [OnShards(model.parameters(), lambda shards: "
-            f"{_made(plan, kind, 'shards')})]"
-        ]
+    elif kind == "adafactor":
+        options = '"lr": LEARNING_RATE, "scale_parameter": False, "relative_step": False'
+        lines += [f"    options = {{{options}}}"]
+        if plan.sharded:
+            made = f"lambda shards: {_made(plan, kind, 'shards')}"
+            lines += [f"    return [OnShards(model.parameters(), {made})]"]
+        else:
+            lines += [f"    return [{_made(plan, kind, 'model.parameters()')}]"]
     else:
-        lines += [f"    return [{_made(plan, kind, 'model.parameters()')}]"]
+        lines += [f"    optimizer = {_made(plan, kind, 'model.parameters()')}"]
+        lines += ["    return [optimizer]"]
     return (before.strip("\n") + "\n\n\n" + "\n".join(lines)) if before else "\n".join(lines)
 
 
 def _made(plan: Realized, kind: str, parameters: str) -> str:
-    options = ["lr=LEARNING_RATE"]
+    options = "lr=LEARNING_RATE" if kind != "adafactor" else "**options"
     if kind in ("adamw", "sgd", "sgd-momentum"):
-        options.append(_IMPLEMENTATION[plan.scenario.training.optimizer_implementation])
+        options += f", {_IMPLEMENTATION[plan.scenario.training.optimizer_implementation]}"
     if kind == "sgd-momentum":
-        options.append("momentum=0.9")
-    if kind == "adafactor":
-        options += ["scale_parameter=False", "relative_step=False"]
-    if plan.scenario.layout.engine == "zero-redundancy":
-        made = f"ZeroRedundancyOptimizer({parameters}, optimizer_class={_CLASSES[kind]}"
-        return f"{made}, {', '.join(options)})"
-    return f"{_CLASSES[kind]}({parameters}, {', '.join(options)})"
+        options += ", momentum=0.9"
+    if plan.scenario.layout.engine != "zero-redundancy":
+        return f"{_CLASSES[kind]}({parameters}, {options})"
+    call = f"ZeroRedundancyOptimizer({parameters}, {_CLASSES[kind]}, {options})"
+    if len(call) < 84:
+        return call
+    arguments = f"{parameters}, {_CLASSES[kind]}, {options}"
+    return f"ZeroRedundancyOptimizer(\n        {arguments}\n    )"

@@ -21,7 +21,9 @@ def ring(answer: Sequence[Mapping[str, Any] | None]) -> Iterable[Property]:
         if each is None:
             yield exact(f"rank {rank} sends", None, "something", "use dist.isend and dist.recv")
             continue
-        right = [float(value) for value in each["sum"]] == [float(i * factor) for i in range(numbers)]
+        right = [float(value) for value in each["sum"]] == [
+            float(i * factor) for i in range(numbers)
+        ]
         hint = "add in the first world - 1 steps, replace in the others"
         yield exact(f"rank {rank} has the sum", right, True, hint)
         messages = 2 * (world - 1)
@@ -73,7 +75,9 @@ def wrap(answer: Sequence[Mapping[str, int]]) -> Iterable[Property]:
     """A wrapping of eight layers within a budget of memory and of all-gathers."""
     layer = 256 * 256 * 4
     got = answer[0]
-    yield exact("parameters a rank holds", got["parameters"], 8 * 256 * 256 // 4, "shard every layer")
+    yield exact(
+        "parameters a rank holds", got["parameters"], 8 * 256 * 256 // 4, "shard every layer"
+    )
     hint = "smaller units: less is gathered at a time"
     yield at_most("bytes a step adds", got["on_top"], 12 * layer, hint)
     yield at_most("all-gathers", got["gathers"], 10, "larger units: fewer are gathered")

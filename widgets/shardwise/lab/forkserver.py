@@ -40,7 +40,7 @@ class Server:
         )
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "shardwise.lab.server", str(theirs.fileno()),
+                [sys.executable, "-P", "-m", "shardwise.lab.server", str(theirs.fileno()),
                  json.dumps(sys.path)],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,

@@ -43,7 +43,9 @@ class TinyGPT(nn.Module):
         width = config["n_embd"]
         self.tokens = nn.Embedding(config["vocab_size"], width)
         self.positions = nn.Embedding(config["n_positions"], width)
-        self.blocks = nn.ModuleList(Block(width, config["n_head"]) for _ in range(config["n_layer"]))
+        self.blocks = nn.ModuleList(
+            Block(width, config["n_head"]) for _ in range(config["n_layer"])
+        )
         self.norm = nn.LayerNorm(width)
         for parameter in self.parameters():
             if parameter.dim() > 1:

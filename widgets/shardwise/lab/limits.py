@@ -8,8 +8,8 @@ from pathlib import Path
 from shardwise.core.errors import ScenarioError
 from shardwise.core.units import MIB, parse_whole
 
-# Measured by tests/lab/bench_ranks.py: a rank that trains a small model keeps 34 to 45 MB of its
-# own, the server with torch loaded about 250 MB; both rounded up.
+# tests/lab/bench_ranks.py: server and ranks together 350 MiB for 2 ranks, 500 MiB for 8, so about
+# 25 MiB a rank with a small model and 300 MiB for the server; both with room to spare.
 RANK_BYTES = 60 * MIB
 SERVER_BYTES = 400 * MIB
 RANKS_PER_CORE = 4

@@ -46,7 +46,15 @@ class Reconciliation:
 
     def cells(self) -> list[list[str]]:
         """Header and rows as text."""
-        head = ["quantity", "you predicted", "estimate", "measured", "your error", "its error", "of"]
+        head = [
+            "quantity",
+            "you predicted",
+            "estimate",
+            "measured",
+            "your error",
+            "its error",
+            "of",
+        ]
         return [head, *[_cells(row) for row in self.rows]]
 
     def __repr__(self) -> str:

@@ -6,7 +6,6 @@ outlives the call, whatever happens to the program, the kernel or the server.
 
 from __future__ import annotations
 
-import json
 import os
 import pickle
 import shutil
@@ -14,23 +13,21 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from shardwise.core.errors import ScenarioError
 from shardwise.core.units import parse_number
 from shardwise.lab import forkserver
-from shardwise.lab.cause import position, root_cause, stack_of_program
-from shardwise.lab.journal import read_journal
+from shardwise.lab.cause import root_cause
+from shardwise.lab.evidence import Heard, read_rank
 from shardwise.lab.limits import available_bytes, refuse_too_much
 from shardwise.lab.program import Program, program_of
 from shardwise.lab.progress import Progress
-from shardwise.lab.result import Cause, RankResult, RunResult
-from shardwise.lab.worker import ORDER_FILE, Order, Report
+from shardwise.lab.result import Cause, RunResult
+from shardwise.lab.worker import ORDER_FILE, Order
 
 GRACE_SECONDS = 2.0  # after the first failure, for the others to notice and say where they were
-SHOWN_BYTES = 16 * 1024  # of each end of a rank's output
 BACKSTOP_SECONDS = 20.0  # beyond the deadline, should the server itself be stuck
 
 
@@ -108,7 +105,7 @@ def _run(
             started = time.monotonic()
             heard = _obeyed(server, order, folder, progress)
             seconds = time.monotonic() - started
-            ranks = tuple(_read(folder, rank, heard) for rank in range(world))
+            ranks = tuple(read_rank(folder, rank, heard) for rank in range(world))
             cause = root_cause(task, ranks, heard.reason, timeout)
             if heard.reason == "server":
                 cause = Cause("signal", (), 0, "", f"The lab's fork server died: {heard.words}.")
@@ -143,19 +140,9 @@ def choose_device(device: str, world: int, gpus: int) -> tuple[str, str, str]:
     return "cpu", "gloo", f"{ranks} on the CPU with gloo ({why})"
 
 
-class _Heard:
-    """What the server said about one order."""
-
-    def __init__(self) -> None:
-        self.pids: list[int] = []
-        self.ends: dict[int, dict[str, Any]] = {}
-        self.reason = ""
-        self.words = ""
-
-
-def _obeyed(server: forkserver.Server, order: Order, folder: Path, progress: Progress) -> _Heard:
+def _obeyed(server: forkserver.Server, order: Order, folder: Path, progress: Progress) -> Heard:
     """Send the order and listen to its end; an interrupt here ends the ranks before it goes on."""
-    heard = _Heard()
+    heard = Heard()
     finished = False
     try:
         server.say(ask="run", folder=str(folder))
@@ -173,7 +160,7 @@ def _obeyed(server: forkserver.Server, order: Order, folder: Path, progress: Pro
 
 
 def _listen(
-    server: forkserver.Server, heard: _Heard, seconds: float, progress: Progress, order: Order
+    server: forkserver.Server, heard: Heard, seconds: float, progress: Progress, order: Order
 ) -> bool:
     """Until the server says done (True) or the backstop passed (False)."""
     limit = time.monotonic() + seconds
@@ -192,7 +179,7 @@ def _listen(
     return False
 
 
-def _stop(server: forkserver.Server, heard: _Heard, progress: Progress, order: Order) -> None:
+def _stop(server: forkserver.Server, heard: Heard, progress: Progress, order: Order) -> None:
     """End the ranks of this order; a server that cannot is ended itself, and they with it."""
     try:
         server.say(ask="stop")
@@ -201,74 +188,3 @@ def _stop(server: forkserver.Server, heard: _Heard, progress: Progress, order: O
     except BaseException:  # a second interrupt, or no server any more
         server.close()
         raise
-
-
-def _read(folder: Path, rank: int, heard: _Heard) -> RankResult:
-    """One rank's end from what the server saw and what the rank left."""
-    end = heard.ends.get(rank, {})
-    report = _report(folder / f"rank{rank}.report")
-    trace = _text(folder / f"rank{rank}.trace")
-    line, inside = position(trace)
-    base = RankResult(
-        rank=rank,
-        status=_status(report, end, heard.reason),
-        output=_text(folder / f"rank{rank}.out"),
-        pid=heard.pids[rank] if rank < len(heard.pids) else None,
-        exit_code=None if end.get("stopped") else end.get("code"),
-        peak_resident_bytes=end.get("peak_bytes"),
-        ended_at=end.get("time", float("inf")),
-        journal=read_journal(folder / f"rank{rank}.journal"),
-        flight=_flight(folder / f"rank{rank}.flight"),
-        line=line,
-        waiting_in=inside,
-        trace=stack_of_program(trace),
-    )
-    if report is None:
-        return base
-    return replace(
-        base,
-        values={name: pickle.loads(raw) for name, raw in report.values.items()},
-        seconds=report.seconds,
-        exception=report.exception,
-        message=report.message,
-        line=report.line,
-        trace=report.trace,
-        waiting_in="",
-    )
-
-
-def _report(path: Path) -> Report | None:
-    return pickle.loads(path.read_bytes()) if path.exists() else None
-
-
-def _status(report: Report | None, end: Mapping[str, Any], reason: str) -> str:
-    if report is not None:
-        return "ok" if report.status == "exit" and report.exit_code == 0 else report.status
-    if end and not end.get("stopped"):
-        return "died"
-    return "hung" if reason == "deadline" else "stopped"
-
-
-def _text(path: Path) -> str:
-    """A file's text; of a very long one the beginning and the end."""
-    if not path.exists():
-        return ""
-    size = path.stat().st_size
-    if size <= 2 * SHOWN_BYTES:
-        return path.read_text(errors="replace")
-    with path.open("rb") as file:
-        first = file.read(SHOWN_BYTES)
-        file.seek(-SHOWN_BYTES, os.SEEK_END)
-        last = file.read()
-    cut = f"\n... {size - 2 * SHOWN_BYTES} bytes not shown ...\n"
-    return first.decode(errors="replace") + cut + last.decode(errors="replace")
-
-
-def _flight(path: Path) -> tuple[Mapping[str, Any], ...]:
-    """torch's own record of collectives, as it lies in the rank of a failed run."""
-    if not path.exists():
-        return ()
-    try:
-        return tuple(json.loads(path.read_text()).get("entries", ()))
-    except ValueError:
-        return ()

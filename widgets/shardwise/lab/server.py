@@ -11,7 +11,6 @@ process above them (end of file here; PR_SET_PDEATHSIG and the leash pipe in the
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import gc
 import json
 import os
@@ -25,8 +24,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-PR_SET_PDEATHSIG = 1
-PR_SET_CHILD_SUBREAPER = 36
+from shardwise.lab.family import adopt_orphans, die_with, end_children
+
 POLL_SECONDS = 0.005
 OUTPUT_LIMIT_BYTES = 16 * 2**20
 LAST_WORDS_SECONDS = 0.3
@@ -66,8 +65,7 @@ def main(descriptor: int) -> None:
     """Load torch once, say so, then serve orders until the kernel goes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    adopt_orphans()
     control = socket.socket(fileno=descriptor)
     kernel = os.getppid()
     for name in PRELOADED:
@@ -162,10 +160,7 @@ class _Run:
             self.ranks.append(Rank(number, pid, leash))
             return
         try:
-            if sys.platform == "linux":
-                ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-            if os.getppid() != server:  # the server died before the line above
-                os._exit(1)
+            die_with(server)
             os.setsid()
             self.control.close()
             os.close(leash)
@@ -254,30 +249,7 @@ class _Run:
             with contextlib.suppress(OSError):
                 os.close(rank.leash)
         self.ranks = []
-        _end_orphans()
-
-
-def _end_orphans() -> None:
-    """Processes that ranks started in sessions of their own became our children: end them too."""
-    for _ in range(50):
-        children = _children()
-        for pid in children:
-            with contextlib.suppress(OSError):
-                os.kill(pid, signal.SIGKILL)
-        try:
-            while os.waitpid(-1, os.WNOHANG) != (0, 0):
-                pass
-        except ChildProcessError:
-            return
-        time.sleep(POLL_SECONDS)
-
-
-def _children() -> list[int]:
-    """Ids of this process's children (Linux; elsewhere process groups have to do)."""
-    tasks = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children")
-    with contextlib.suppress(OSError, ValueError):
-        return [int(word) for word in tasks.read_text().split()]
-    return []
+        end_children()
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, NoReturn
 
+from shardwise.lab.carry import carried
 from shardwise.lab.journal import Journal
 from shardwise.lab.program import CELL_FILE, Program
 
@@ -101,7 +102,7 @@ def _lived(order: Order, rank: int, folder: Path, leash: int) -> Report:
         device = _join(order, rank, folder)
         journal.install()
         names = _execute(order, rank, device)
-        values = {name: _carried(name, names) for name in order.program.outputs}
+        values = {name: carried(name, names) for name in order.program.outputs}
         if order.device == "cuda":
             import torch
 
@@ -224,37 +225,6 @@ def _execute(order: Order, rank: int, device: Any) -> dict[str, Any]:
     names.update({name: pickle.loads(raw) for name, raw in order.program.inputs.items()})
     exec(compile(order.program.source, CELL_FILE, "exec"), names)
     return names
-
-
-def _carried(name: str, names: dict[str, Any]) -> bytes:
-    """One returned value, pickled without torch, so that the notebook need not load it."""
-    if name not in names:
-        raise NameError(f"name {name!r} is to be returned but the program does not define it")
-    try:
-        return pickle.dumps(_plain(names[name], name))
-    except (pickle.PicklingError, AttributeError, TypeError) as problem:
-        raise TypeError(f"{name} cannot be returned to the notebook: {problem}") from None
-
-
-def _plain(value: Any, name: str) -> Any:
-    """Tensors as NumPy arrays, 0-dimensional ones as numbers; containers keep their type."""
-    import torch
-    from torch.distributed.tensor import DTensor
-
-    if isinstance(value, DTensor):
-        raise TypeError(f"{name} is a DTensor; return .to_local() or .full_tensor()")
-    if isinstance(value, torch.Tensor):
-        local = value.detach().cpu()
-        if local.dim() == 0:
-            return local.item()
-        return (local.float() if local.dtype == torch.bfloat16 else local).numpy()
-    if isinstance(value, (torch.dtype, torch.device, torch.Size)):
-        return tuple(value) if isinstance(value, torch.Size) else str(value)
-    if type(value) is dict:
-        return {key: _plain(item, name) for key, item in value.items()}
-    if type(value) in (list, tuple):
-        return type(value)(_plain(item, name) for item in value)
-    return value
 
 
 def _failed(problem: BaseException, seconds: float, flight: Path) -> Report:

@@ -14,7 +14,7 @@ function render({ model, el }) {
   button.onclick = () => model.send({ wanted: true });
   model.on("msg:custom", arrived);
   for (const name of ["label", "disabled"]) model.on(`change:${name}`, show);
-  el.append(make("div", { className: "shardwise sw-download" }, button, error));
+  hosted(el, make("div", { className: "shardwise sw-download" }, button, error));
   show();
 }
 

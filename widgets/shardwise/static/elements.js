@@ -14,6 +14,18 @@ function uniqueId(prefix) {
   return `${prefix}-${Math.random().toString(36).slice(2, 10)}`;
 }
 
+// JupyterLab takes plain keys from what cannot be typed into: arrows from a slider, Enter from a
+// button. They stay here; its shortcuts with Ctrl, Alt, Shift+Enter and Escape still reach it.
+function hosted(el, ...children) {
+  el.classList.add("sw-host");
+  el.append(...children);
+  el.addEventListener("keydown", (event) => {
+    const shortcut = event.ctrlKey || event.metaKey || event.altKey
+      || event.key === "Escape" || (event.key === "Enter" && event.shiftKey);
+    if (!shortcut) event.stopPropagation();
+  });
+}
+
 // A screen reader hears the value that stays, not each one passed on the way, and not the first,
 // which is read with the page. Said words are cleared, so that nobody meets them twice.
 function announcer(region, quietMs = 900) {

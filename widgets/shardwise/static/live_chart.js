@@ -69,8 +69,7 @@ function render({ model, el }) {
   const { box, error, details } = parts;
   const voice = announcer(parts.said);
   let opened, opening, width = 0, onScreen = false, gone = false;
-  el.classList.add("sw-host");
-  el.append(parts.figure);
+  hosted(el, parts.figure);
 
   const datasets = () => datasetsOf(channel.data[key]);
   const rows = () => datasets()[model.get("table")] ?? [];

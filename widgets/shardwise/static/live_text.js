@@ -38,8 +38,7 @@ function render({ model, el }) {
   const body = make("div", { className: "shardwise sw-text" });
   const said = make("p", { className: "shardwise sw-said", aria: { live: "polite" } });
   const voice = announcer(said);
-  el.classList.add("sw-host");
-  el.append(body, said);
+  hosted(el, body, said);
 
   function draw() {
     const open = new Set([...body.querySelectorAll("details[open]")].map((d) => d.dataset.summary));

@@ -55,8 +55,7 @@ function fieldParts() {
 function render({ model, el }) {
   const parts = fieldParts();
   const { box, slider, error } = parts;
-  el.classList.add("sw-host");
-  el.append(parts.field);
+  hosted(el, parts.field);
   const outbox = sender(model);
   let typing;
 

@@ -62,8 +62,7 @@ function render({ model, el }) {
   const input = make("input", { id, type: "text", readOnly: true });
   const button = make("button", { type: "button", text: "Copy link" });
   const said = make("span", { role: "status", className: "sw-unit" });
-  el.classList.add("sw-host");
-  el.append(make("div", { className: "shardwise sw-link" },
+  hosted(el, make("div", { className: "shardwise sw-link" },
     make("label", { htmlFor: id, text: "Link to this scenario" }), input, button, said));
   const show = () => {
     input.value = voilaAddress(queryOf(model));

@@ -1,0 +1,246 @@
+"""Panels without a browser: every control is a trait, and bad input loses nothing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import traitlets
+from recorder import Recorder
+
+from shardwise.core.errors import ScenarioError
+from shardwise.core.permalink import from_query, to_query
+from shardwise.core.scenario import Scenario
+from shardwise.panels.controls import Choice
+from shardwise.panels.explorer import Explorer
+from shardwise.panels.small import (
+    DecisionPanel,
+    LayersPanel,
+    MemoryPanel,
+    RulePanel,
+    ScalingPanel,
+)
+
+CONFIG = json.loads((Path(__file__).parents[2] / "data/models/llama-3-8b.json").read_text())
+
+
+def typed(explorer: Explorer, path: str, text: str) -> None:
+    """What the browser sends when somebody types into a number field."""
+    explorer.controls[path]._moved(None, {"text": text}, None)  # type: ignore[union-attr]
+
+
+def test_scenario_report_and_decision_can_be_read_set_and_observed() -> None:
+    """Setting the scenario from a cell moves controls, report and decision, and tells observers."""
+    explorer, seen = Explorer(), []
+    explorer.observe(lambda change: seen.append(change["name"]), ["scenario", "decision", "report"])
+    explorer.scenario = {
+        "model": {"parameters": 7e9},
+        "cluster": {"gpu": "a100-sxm-80gb", "nodes": 2},
+    }
+    assert explorer.controls["cluster.nodes"].value == 2
+    assert explorer.controls["cluster.gpu"].value == "a100-sxm-80gb"
+    assert explorer.decision.exhausted == "optimizer state"
+    assert explorer.report.scenario == explorer.scenario
+    assert sorted(seen) == ["decision", "report", "scenario"]
+
+
+def test_one_move_is_one_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slider's move sends the feed once, with every chart's rows in it, and nothing else."""
+    explorer = Explorer()
+    feed = Recorder(explorer.feed, monkeypatch)
+    field = Recorder(explorer.controls["training.sequence_length"], monkeypatch)
+    typed(explorer, "training.sequence_length", "8192")
+    assert explorer.scenario.training.sequence_length == 8192
+    assert len(feed.states) == 1
+    assert {"rule", "bars", "path", "answer", "permalink"} <= set(feed.states[0]["data"])
+    assert field.states == []
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "value"),
+    [
+        ("training.sequence_length", "8k", 8000),
+        ("training.micro_batch", " 4 ", 4),
+        ("cluster.host_memory_gib", "512,5", 512.5),
+        ("training.global_batch", "0", None),
+        ("cluster.nodes", "1e2", 100),
+        ("cluster.nodes", "1 000", 1000),
+    ],
+)
+def test_typed_numbers_are_read_as_people_write_them(
+    path: str, text: str, value: float | None
+) -> None:
+    """Suffixes, spaces, a decimal comma and exponents; 0 leaves the global batch open."""
+    explorer = Explorer()
+    typed(explorer, path, text)
+    section, key = path.split(".")
+    assert explorer.scenario.to_dict()[section][key] == value  # type: ignore[index]
+
+
+BAD_NUMBERS = [
+    "", "   ", "abc", "-1", "0", "1.5", "NaN", "inf", "1e30", "1" + "0" * 400, "1,000", "1.000,5",
+    "٧", "７", "0x10", "1;DROP", "<script>alert(1)</script>", "4 8", "--4", "1e", "\x00",
+    "½", "∞", "8\n16", "None", "true", "+-3", "10**3", "🙂",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", BAD_NUMBERS)
+def test_a_bad_number_is_answered_at_its_field_and_loses_nothing(text: str) -> None:
+    """The sentence stands at the field, the text stays, the last good scenario stays."""
+    explorer = Explorer()
+    typed(explorer, "training.micro_batch", "2")
+    before = explorer.scenario
+    field = explorer.controls["training.micro_batch"]
+    typed(explorer, "training.micro_batch", text)
+    assert explorer.scenario == before
+    assert "allowed: a whole number from 1" in field.error  # type: ignore[union-attr]
+    assert field.text == text  # type: ignore[union-attr]
+    assert field.error.count("\n") == 0  # type: ignore[union-attr]
+    typed(explorer, "training.micro_batch", "3")
+    assert field.error == ""  # type: ignore[union-attr]
+    assert explorer.scenario.training.micro_batch == 3
+
+
+BAD_CONFIGS: list[str | bytes] = [
+    "{", "[]", "null", "3", '"llama"', "{}", "{'hidden_size': 1}", "{" * 20_000, "\x00",
+    '{"model_type": "llama"}', json.dumps({**CONFIG, "hidden_size": "4096x"}),
+    json.dumps({**CONFIG, "hidden_size": 0}), json.dumps({**CONFIG, "hidden_size": -1}),
+    json.dumps({**CONFIG, "num_hidden_layers": 1e30}),
+    json.dumps({**CONFIG, "hidden_size": True}), json.dumps({**CONFIG, "num_attention_heads": 0}),
+    json.dumps({**CONFIG, "num_attention_heads": 33}),
+    json.dumps({**CONFIG, "num_key_value_heads": 7}),
+    json.dumps({**CONFIG, "hidden_size": [4096]}), json.dumps({**CONFIG, "hidden_size": {}}),
+    '{"hidden_size": NaN, "num_hidden_layers": 2}', "<html></html>", "<script>alert(1)</script>",
+    json.dumps({"peft_type": "LORA", "r": 8}), "x" * 20_000_000, b"\xff\xfe\x00",
+    json.dumps({**CONFIG, "hidden_size": "４０９６"}),
+    json.dumps({**CONFIG, "hidden_size": "4096,5"}),
+    '{"a":' * 5000 + "1" + "}" * 5000, json.dumps({**CONFIG, "num_hidden_layers": 1.5}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", BAD_CONFIGS, ids=range(len(BAD_CONFIGS)))
+def test_a_bad_config_is_answered_under_its_box_and_loses_nothing(text: str | bytes) -> None:
+    """One sentence under the model; scenario, report and decision stay as they were."""
+    explorer = Explorer()
+    before = explorer.scenario, explorer.report, explorer.decision
+    explorer.model.way.value = "config"
+    if isinstance(text, bytes):
+        explorer.model._read(text)
+    else:
+        explorer.model.text.value = text
+    note = explorer.model.errors.children
+    assert len(note) == 1 and 10 < len(note[0].value) < 700
+    assert "<script>" not in note[0].value
+    assert (explorer.scenario, explorer.report, explorer.decision) == before
+
+
+def test_a_pasted_config_becomes_the_model() -> None:
+    """A config.json typed by nobody here gives the exact count, and the link carries it."""
+    explorer = Explorer()
+    explorer.model.way.value = "config"
+    explorer.model.text.value = json.dumps(CONFIG)
+    assert explorer.scenario.model.parameters == 8_030_261_248
+    assert from_query(to_query(explorer.scenario)).scenario == explorer.scenario
+
+
+def test_an_impossible_degree_is_answered_at_its_control() -> None:
+    """Tensor parallel 3 on 8 GPUs: the sentence names field and value; the picture stays."""
+    explorer = Explorer()
+    before = explorer.feed.data["bars"]
+    typed(explorer, "layout.tensor_parallel", "3")
+    assert "layout" in explorer.controls["layout.tensor_parallel"].error  # type: ignore[union-attr]
+    assert explorer.scenario.layout.tensor_parallel == 1
+    assert explorer.feed.data["bars"] == before
+    assert "last scenario that worked" in json.dumps(explorer.feed.data["problem"])
+    typed(explorer, "layout.tensor_parallel", "2")
+    assert explorer.scenario.layout.tensor_parallel == 2
+    assert explorer.feed.data["problem"] == []
+
+
+def test_a_refused_choice_shows_its_sentence_under_the_dropdown() -> None:
+    """Pure bf16 on a V100: refused with what to choose instead (case D17)."""
+    explorer = Explorer({"cluster": {"gpu": "v100-sxm-32gb"}})
+    control = explorer.controls["training.precision"]
+    assert isinstance(control, Choice)
+    control.value = "bf16"
+    assert explorer.scenario.training.precision.key == "mixed-16"
+    assert len(control.children) == 2
+    assert "mixed-16" in control.children[1].value
+
+
+def test_setting_a_bad_scenario_from_a_cell_raises_and_keeps_the_last() -> None:
+    """The border refuses what is not a scenario, in one sentence."""
+    explorer = Explorer()
+    before = explorer.scenario
+    with pytest.raises(ScenarioError, match=r"cluster\.nodes"):
+        explorer.scenario = {"cluster": {"nodes": 0}}
+    with pytest.raises(traitlets.TraitError):
+        explorer.scenario = 7
+    assert explorer.scenario is before
+
+
+def test_a_new_card_brings_its_own_links_and_host_memory() -> None:
+    """Choosing a T4 must not leave NVLink 4 behind."""
+    explorer = Explorer()
+    explorer.controls["cluster.gpu"].value = "t4"
+    usual = Scenario.from_dict({"cluster": {"gpu": "t4"}}).cluster
+    assert explorer.scenario.cluster.intra_node == usual.intra_node
+
+
+def test_a_link_reopens_the_same_scenario() -> None:
+    """What the address bar holds makes an equal scenario, in a fresh panel."""
+    explorer = Explorer(
+        {
+            "model": {"parameters": 13e9},
+            "cluster": {"gpu": "l40s", "nodes": 4},
+            "training": {"precision": "fsdp-mixed", "micro_batch": 2, "global_batch": 512},
+            "layout": {"tensor_parallel": 2, "offload": {"optimizer": "cpu"}},
+        }
+    )
+    query = explorer.feed.data["permalink"]
+    assert Explorer(str(query)).scenario == explorer.scenario
+    other = Explorer()
+    other.link.search = f"?{query}"
+    assert other.scenario == explorer.scenario
+
+
+def test_a_broken_link_opens_what_it_can_and_says_the_rest() -> None:
+    """Unknown keys and bad values are named on the page; nothing is raised."""
+    explorer = Explorer()
+    explorer.link.search = "?v=1&model=llama-3-8b&nodes=-4&gpu=h100-sxm-80gb&bogus=1"
+    shown = json.dumps(explorer.feed.data["problem"])
+    assert "bogus" in shown and "nodes=-4" in shown
+    assert explorer.scenario.model.name == "llama-3-8b"
+
+
+@pytest.mark.parametrize(
+    "panel", [RulePanel, MemoryPanel, DecisionPanel, ScalingPanel, LayersPanel]
+)
+def test_small_panels_feed_their_own_sections(panel: type[RulePanel]) -> None:
+    """Each small panel shows the rule and its own chart, and follows a scenario."""
+    made = panel({"model": {"parameters": 13e9}})
+    assert {"rule", *panel.sections} <= set(made.feed.data)
+    made.scenario = {"model": {"parameters": 1e9}}
+    assert "1 B parameters" in str(made.feed.data["rule.text"])
+
+
+def test_tabs_are_filled_when_they_are_opened() -> None:
+    """What stands behind a closed tab costs nothing; opening it shows the current scenario."""
+    explorer = Explorer()
+    assert "scaling" not in explorer.feed.data
+    explorer.more.selected_index = 1
+    assert len(explorer.feed.data["scaling"]["rows"]) == 44
+    explorer.more.selected_index = 3
+    assert "source" in json.dumps(explorer.feed.data["numbers"])
+
+
+def test_downloads_hold_the_scenario_and_its_numbers() -> None:
+    """The CSV has a line a strategy and part; the JSON reads back to the same scenario."""
+    explorer = Explorer({"model": {"parameters": 7e9}})
+    lines = explorer.numbers_csv().splitlines()
+    assert lines[0].startswith("strategy,part,bytes")
+    assert len(lines) > 5 * 8
+    assert Scenario.from_dict(json.loads(explorer.scenario_json())) == explorer.scenario
+    numbers = json.loads(explorer.numbers_json())
+    assert numbers["decision"]["strategy"] == explorer.decision.strategy
