@@ -29,18 +29,25 @@ class PatientKernelManager(AsyncMappingKernelManager):
 
     A kernel that waited in Voila's pool has been idle since it was made. Between leaving the pool
     and the page's connection it looks abandoned, and the culler would end it under the visitor.
-    So the idle time counts at the earliest from when the culler first meets the kernel outside the
-    pool. Named in `VoilaConfiguration.multi_kernel_manager_class`.
+    So its idle time counts at the earliest from when it left the pool. Named in
+    `VoilaConfiguration.multi_kernel_manager_class`.
     """
 
     def __init__(self, **options: object) -> None:
         """As every kernel manager, with nothing met so far."""
         super().__init__(**options)
-        self._met: dict[str, float] = {}
+        self._met: dict[str, tuple[float, float]] = {}
 
     async def cull_kernel_if_idle(self, kernel_id: str) -> None:
-        """Called for each kernel at each round; Voila leaves out those in its pool."""
+        """Called at each round for each kernel outside the pool, or still being made for it.
+
+        A kernel that was not met in the last rounds was in the pool meanwhile.
+        """
         now = monotonic()
-        if now - self._met.setdefault(kernel_id, now) >= self.cull_idle_timeout:
+        first, last = self._met.get(kernel_id, (now, now))
+        if now - last > 2.5 * self.cull_interval:
+            first = now
+        self._met[kernel_id] = (first, now)
+        if now - first >= self.cull_idle_timeout:
             await super().cull_kernel_if_idle(kernel_id)
-        self._met = {met: since for met, since in self._met.items() if met in self}
+        self._met = {met: times for met, times in self._met.items() if met in self}

@@ -91,3 +91,37 @@ def micro_batches(answer: Mapping[int, int | None]) -> Iterable[Property]:
         fewest = 4 * (stages - 1) + 1
         hint = "solve (p-1)/(m+p-1) < 0.2 for m"
         yield exact(f"{stages} stages", answer[stages], fewest, hint)
+
+
+@exercise("L12.mesh")
+def mesh(answer: Sequence[Mapping[str, float] | None]) -> Iterable[Property]:
+    """4 x 2 over 4,096 parameters: an eighth each, and the gradients of one process."""
+    for rank, each in enumerate(answer):
+        got = each or {}
+        hint = "FSDP over 4 of the half that tensor parallelism leaves"
+        yield exact(f"rank {rank} holds", got.get("parameters"), 4_096 // 8, hint)
+        error = got.get("error", float("nan"))
+        yield at_most(f"rank {rank}: gradient error", error, 1e-5, "a quarter of the batch each")
+
+
+@exercise("L13.cases")
+def cases(answer: Mapping[int, tuple[str, int | None]]) -> Iterable[Property]:
+    """The root causes of four failing programs, found by running them."""
+    from shardwise.lab.ranks import run
+
+    lines = {
+        1: "if rank == 3: x = torch.ones(8)",
+        2: "if rank == 1: raise KeyError('labels')",
+        3: "if rank == 2: os.kill(os.getpid(), 9)",
+        4: "if rank == 0: time.sleep(60)",
+    }
+    start = "import os, time, torch\nimport torch.distributed as dist\nx = torch.ones(4)\n"
+    for number, line in lines.items():
+        program = f"{start}{line}\ndist.all_reduce(x)"
+        result = run(program, 4, collective_timeout=2, allow_failure=True, device="cpu")
+        cause = result.cause
+        found = (cause.kind, cause.ranks[0]) if cause is not None else ("none", None)
+        right = tuple(answer[number]) == found
+        hint = "which rank went wrong by itself, before the others noticed?"
+        # The right answer is what the exercise asks for, so it is not given away here.
+        yield Property(f"case {number}", right, "the root cause", str(answer[number]), hint)

@@ -93,9 +93,13 @@ def _of_function(
         definition = ast.parse(text).body[0]
     except (OSError, TypeError, SyntaxError, ValueError):
         definition, text, parameters = None, "", {}
-    if not isinstance(definition, ast.FunctionDef) or definition.decorator_list:
+    changed = isinstance(definition, ast.FunctionDef) and definition.name != function.__name__
+    if changed or not isinstance(definition, ast.FunctionDef) or definition.decorator_list:
         raise ScenarioError(
-            "program", function, "a plain `def` whose source can be read", "or pass the text itself"
+            "program",
+            function,
+            "a plain `def` whose source can be read (and has not changed since)",
+            "or pass the text itself",
         )
     _refuse_outside_names(function, definition.name)
     missing = [

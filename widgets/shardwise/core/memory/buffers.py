@@ -14,6 +14,7 @@ REDUCE_BUCKET = 500_000_000
 ALLGATHER_BUCKET = 500_000_000
 PREFETCH_BUCKET = 50_000_000
 MAX_LIVE_PARAMETERS = 1_000_000_000
+SUB_GROUP = 1_000_000_000
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,8 @@ def step_temporary(states: States, layout: Layout, precision: Precision, step: s
     (torch/optim/adamw.py, `exp_avg_sq_sqrt = torch._foreach_sqrt`), which is what killed a 7B on
     eight 16 GB cards in `optimizer.step` (meta-llama/llama-cookbook#234). DeepSpeed's fused Adam
     has no such copy but makes the shard's gradients fp32 (deepspeed/runtime/zero/stage_1_and_2.py:
-    the 18P/N of its estimator). Megatron-LM's gradients are fp32 already.
+    the 18P/N of its estimator), in stage 3 by groups of at most `sub_group_size` elements.
+    Megatron-LM's gradients are fp32 already.
     """
     optimizer, implementation = step.split("/")
     if layout.offload_optimizer != "none" or layout.engine == "megatron":
@@ -107,7 +109,8 @@ def step_temporary(states: States, layout: Layout, precision: Precision, step: s
     updated = states.sharded_elements if layout.zero_stage >= 1 else _elements(states, precision)
     if layout.engine == "deepspeed":
         kept = precision.gradients in ("fp32", "16-bit+fp32")
-        return 0.0 if kept or not precision.master_bytes else 4.0 * updated
+        at_once = min(updated, SUB_GROUP) if layout.zero_stage == 3 else updated
+        return 0.0 if kept or not precision.master_bytes else 4.0 * at_once
     foreach = optimizer == "adamw" and implementation == "foreach"
     return precision.state_bytes * updated if foreach else 0.0
 

@@ -125,8 +125,13 @@ def after_offload(states: States, scenario: Scenario) -> States:
 
 
 def persistent_gradients(scenario: Scenario) -> bool:
-    """Whether gradient buffers outlive the step: Megatron-LM's, and fp32 copies kept beside."""
-    return scenario.layout.engine == "megatron"
+    """Whether gradient buffers outlive the step.
+
+    Megatron-LM's do (megatron/core/distributed/param_and_grad_buffer.py), DeepSpeed's stage 3's too
+    (`grad_partitions_flat_buffer` of deepspeed/runtime/zero/stage3.py).
+    """
+    layout = scenario.layout
+    return layout.engine == "megatron" or (layout.engine == "deepspeed" and layout.zero_stage == 3)
 
 
 def holds_gradients(scenario: Scenario) -> bool:
