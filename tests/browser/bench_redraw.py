@@ -1,7 +1,10 @@
 """How long from the key press to the redrawn charts, beside the usual way, in one run.
 
     python tests/browser/bench_redraw.py                    # the page of building blocks
-    python tests/browser/bench_redraw.py notebooks/explorer.ipynb
+    python tests/browser/bench_redraw.py notebooks/explorer.ipynb "?v=1&parameters=2e8"
+
+The second slides through 200 models of other sizes: each move makes a model, its estimate for every
+strategy and the decision anew.
 
 Headless Chromium, Voila as `python -m shardwise` starts it, 200 presses of an arrow key on the
 first slider at 30 a second, all charts of the first screen. Other work on the machine shows in the
@@ -43,10 +46,10 @@ def opened(chromium: Browser, watch: Watch) -> tuple[BrowserContext, Page]:
     return context, page
 
 
-def load_seconds(page: Page, server: Server, chart: str) -> float:
+def load_seconds(page: Page, server: Server, chart: str, query: str = "") -> float:
     """From the request to the first chart with marks in it."""
     start = time.perf_counter()
-    page.goto(server.address)
+    page.goto(server.address + query)
     page.wait_for_selector(chart)
     return time.perf_counter() - start
 
@@ -63,7 +66,7 @@ def heap_growth(page: Page, moves: int = 2000) -> tuple[float, int]:
     drag = """async ([from, moves]) => {
       const slider = document.querySelector("input[type=range]");
       for (let i = 0; i < moves; i += 1) {
-        slider.value = (from + i) % Number(slider.max);
+        slider.value = (from + i) % (Number(slider.max) + 1);
         slider.dispatchEvent(new Event("input", { bubbles: true }));
         await new Promise((resolve) => setTimeout(resolve, 25));
       }
@@ -90,7 +93,7 @@ def report_moves(live: Moves, plain: Moves) -> None:
     row("kB to the page a move", live.bytes_per_move / 1e3, "kB", plain.bytes_per_move / 1e3)
 
 
-def measure(chromium: Browser, watch: Watch, notebook: Path) -> None:
+def measure(chromium: Browser, watch: Watch, notebook: Path, query: str) -> None:
     """Print everything for this notebook."""
     with voila(PAGES / "plain_chart.ipynb", pool=1, name="bench-plain") as server:
         context, page = opened(chromium, watch)
@@ -101,7 +104,7 @@ def measure(chromium: Browser, watch: Watch, notebook: Path) -> None:
     with voila(notebook, pool=1, name="bench") as server:
         idle = server.kernels()[0].memory_info().rss / 2**20
         context, page = opened(chromium, watch)
-        preheated = load_seconds(page, server, LIVE)
+        preheated = load_seconds(page, server, LIVE, query)
         page.wait_for_timeout(8000)
         report_moves(timed_moves(page, 200), plain)
         growth, elements = heap_growth(page)
@@ -110,7 +113,7 @@ def measure(chromium: Browser, watch: Watch, notebook: Path) -> None:
         cold = []
         for _ in range(3):
             context, page = opened(chromium, watch)
-            cold.append(load_seconds(page, server, LIVE))
+            cold.append(load_seconds(page, server, LIVE, query))
             context.close()
     row("first chart, preheated", preheated, "s")
     row("first chart, cold", statistics.median(cold), "s")
@@ -125,7 +128,7 @@ def main(arguments: list[str]) -> int:
     print(f"{notebook.name}; {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} before")
     watch = Watch()
     with browser() as chromium:
-        measure(chromium, watch, notebook)
+        measure(chromium, watch, notebook, arguments[1] if len(arguments) > 1 else "")
     print(f"load {os.getloadavg()[0]:.1f} after; requests that left the machine: {watch.left}")
     return 1 if watch.left else 0
 

@@ -13,9 +13,12 @@ from playwright.sync_api import Browser, BrowserContext, Page
 from servers import ARTIFACTS, PAGES, Server, jupyterlab, voila
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
-    """One Chromium for all tests; each test gets a context of its own."""
+    """One Chromium a module; each test gets a context of its own.
+
+    Not one a session: Playwright holds the event loop as long as it runs.
+    """
     with browser() as opened:
         yield opened
 

@@ -44,11 +44,16 @@ def quantile(values: tuple[float, ...], share: float) -> float:
 
 
 def press_arrows(page: Page, count: int, interval: float = INTERVAL) -> None:
-    """Press ArrowRight that often, evenly, on the first slider of the page."""
-    page.locator(SLIDER).first.focus()
-    due = time.perf_counter()
+    """Press arrow keys that often, evenly, on the first slider: to the right, at its end back."""
+    slider = page.locator(SLIDER).first
+    slider.focus()
+    place, last = slider.evaluate("one => [Number(one.value ?? 0), Number(one.max ?? Infinity)]")
+    step, due = 1, time.perf_counter()
     for _ in range(count):
-        page.keyboard.press("ArrowRight")
+        if not 0 <= place + step <= last:
+            step = -step
+        place += step
+        page.keyboard.press("ArrowRight" if step > 0 else "ArrowLeft")
         due += interval
         time.sleep(max(0.0, due - time.perf_counter()))
 

@@ -7,6 +7,7 @@ import re
 from typing import Any
 
 import pytest
+
 from shardwise.core import catalogue
 from shardwise.core.errors import ScenarioError
 from shardwise.core.hardware import DTYPES, Gpu

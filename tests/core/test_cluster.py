@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from shardwise.core import catalogue
 from shardwise.core.cluster import Cluster, default_host_memory_bytes
 from shardwise.core.errors import ScenarioError

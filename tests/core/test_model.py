@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from shardwise.core.errors import ScenarioError
 from shardwise.core.model import BlockShape, Model, Module, Tensor
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from shardwise.core.errors import ScenarioError
 from shardwise.core.model import Model
 

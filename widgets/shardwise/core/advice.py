@@ -30,6 +30,7 @@ _NEXT = {
     "tensor": "pipeline",
 }
 _MOST_NODES = 4096
+_LOGITS = "logits and loss"
 
 
 def smaller_batches(training: Training) -> tuple[int, ...]:
@@ -55,7 +56,13 @@ def adjustments(given: Training, laid: Scenario) -> tuple[str, ...]:
         lines.append(line)
     if training.activation_checkpointing != given.activation_checkpointing:
         lines.append("full activation checkpointing (about a third more compute)")
+    if training.loss != given.loss:
+        lines.append("a chunked loss")
     return tuple(lines)
+
+
+def _with(changes: tuple[str, ...]) -> str:
+    return f" with {' and '.join(changes)}" if changes else ""
 
 
 def refusal(report: MemoryReport) -> str:
@@ -69,8 +76,8 @@ def refusal(report: MemoryReport) -> str:
     least = laid.data_parallel * micro_batch
     if wanted is not None and micro_batch > 1 and least > wanted:
         return (
-            f"{laid.data_parallel} replicas x micro-batch {micro_batch} make a global batch of "
-            f"{least} samples; it is to be {wanted}."
+            f"With {laid.data_parallel} replicas and micro-batch {micro_batch} a step takes at "
+            f"least {least} samples, more than the global batch of {wanted}."
         )
     host = laid.cluster.host_memory_bytes
     if report.host_bytes_per_node > host:
@@ -91,8 +98,8 @@ def why(report: MemoryReport, name: str, changes: tuple[str, ...]) -> str:
         if degree > 1
     ]
     label = f"{name[0].upper()}{name[1:]}" + (f" ({', '.join(degrees)})" if degrees else "")
-    with_changes = f" with {' and '.join(changes)}" if changes else ""
-    needs = f"{label}{with_changes} needs {format_gib(report.device_bytes)} a GPU"
+    briefly = tuple(change.partition(" (")[0] for change in changes)
+    needs = f"{label}{_with(briefly)} needs {format_gib(report.device_bytes)} a GPU"
     room = f"of the card's {format_gib(report.usable_bytes)}"
     largest = f"mostly {PARTS[part]} ({format_gib(report.parts[part])})"
     if report.high_bytes <= report.usable_bytes:
@@ -133,19 +140,17 @@ def headline(chosen: Scenario, strategy: str, exhausted: str, changes: tuple[str
         )
         if degree > 1
     ]
-    axes = f" ({', '.join(degrees)})" if degrees else ""
+    fix = f"{name} ({', '.join(degrees)})" if degrees else name
     if exhausted == "activations":
-        fix = f"With {' and '.join(changes)} a replica fits on one GPU"
-        return f"What runs out is {_called(exhausted)}. {fix}" + (
-            f": DDP{axes} is enough." if world > 1 else "."
-        )
+        end = f": {fix} is enough." if world > 1 else "."
+        text = f"{_with(changes).strip().capitalize()} a replica fits on one GPU{end}"
+        return f"What runs out is {_called(exhausted)}. {text}"
     if strategy == "ddp" and world == 1:
-        text = "It fits on the one GPU. If it is too slow, throughput ran out: more GPUs with DDP."
-    elif strategy == "ddp":
-        text = f"It fits on one GPU. If it is too slow, throughput ran out: use DDP{axes} and stop."
-    else:
-        text = f"What runs out is {_called(exhausted)}. The simplest fix is {name}{axes}."
-    return f"{text} With {'; '.join(changes)}." if changes else text
+        return "It fits on the one GPU. If it is too slow, throughput ran out: more GPUs with DDP."
+    if strategy == "ddp":
+        slow = "It fits on one GPU. If it is too slow, throughput ran out"
+        return f"{slow}: use {fix}{_with(changes)} and stop."
+    return f"What runs out is {_called(exhausted)}. The simplest fix is {fix}{_with(changes)}."
 
 
 def _called(exhausted: str) -> str:
@@ -218,32 +223,47 @@ def context_parallel(scenario: Scenario, fits: Callable[[Scenario], bool]) -> st
         scenario.training, micro_batch=1, activation_checkpointing="full", checkpoint_every=0
     )
     for degree in context_degrees(scenario):
-        for training in (scenario.training, leanest):
+        for training in (scenario.training, leanest, replace(leanest, loss="chunked")):
             laid = scenario.with_layout(Layout(context_parallel=degree), training)
             if fits(laid):
-                changes = adjustments(scenario.training, laid)
-                with_changes = f" with {' and '.join(changes)}" if changes else ""
+                changes = _with(adjustments(scenario.training, laid))
                 return (
                     f"Context parallelism would fit: layout.context_parallel {degree} splits a "
-                    f"sample's tokens over {degree} GPUs, FSDP2 shards over all"
-                    f"{with_changes}."
+                    f"sample's tokens over {degree} GPUs, FSDP2 shards over all{changes}."
                 )
     return ""
 
 
-def more_nodes(scenario: Scenario, fits: Callable[[Scenario], bool]) -> str:
-    """How many nodes would do with ZeRO-3, doubling; and what else could help."""
+def more_nodes(scenario: Scenario, fitting: Callable[[Scenario], str]) -> str:
+    """How many nodes would do, in doublings, and with which strategy; or what else could help."""
+    least, most = 1, 1
+    while scenario.cluster.nodes * 2 ** (most + 1) <= max(_MOST_NODES, 8 * scenario.cluster.nodes):
+        most += 1
+    if not fitting(_on_more_nodes(scenario, most)):
+        return (
+            "More such GPUs alone do not help; shorten the sequence or take cards with more memory."
+        )
+    while least < most:  # what fits on some nodes fits on more: bisect
+        middle = (least + most) // 2
+        least, most = (
+            (least, middle) if fitting(_on_more_nodes(scenario, middle)) else (middle + 1, most)
+        )
+    grown = _on_more_nodes(scenario, least)
+    name, cluster = STRATEGIES[fitting(grown)].name, grown.cluster
+    return f"With {cluster.nodes} such nodes ({cluster.world_size} GPUs) {name} would fit."
+
+
+def _on_more_nodes(scenario: Scenario, doublings: int) -> Scenario:
+    """The question on twice, four times ... the nodes, without a fixed global batch."""
     engine = "deepspeed" if scenario.layout.engine == "deepspeed" else "fsdp2"
-    training = replace(scenario.training, global_batch=None)
-    nodes = scenario.cluster.nodes * 2
-    while nodes <= max(_MOST_NODES, 8 * scenario.cluster.nodes):
-        larger = replace(scenario.cluster, nodes=min(nodes, MAX_NODES))
-        layout = Layout(engine=engine)
-        grown = Scenario.of(scenario.model, larger, training, layout, scenario.model_source)
-        if fits(grown):
-            return f"With {nodes} such nodes ({larger.world_size} GPUs) ZeRO-3 / FSDP would fit."
-        nodes *= 2
-    return "More such GPUs alone do not help; shorten the sequence or take cards with more memory."
+    nodes = min(scenario.cluster.nodes * 2**doublings, MAX_NODES)
+    return Scenario.of(
+        scenario.model,
+        replace(scenario.cluster, nodes=nodes),
+        replace(scenario.training, global_batch=None),
+        Layout(engine=engine),
+        scenario.model_source,
+    )
 
 
 def notes(asked: Scenario, chosen: Scenario, strategy: str) -> tuple[str, ...]:
@@ -258,8 +278,8 @@ def notes(asked: Scenario, chosen: Scenario, strategy: str) -> tuple[str, ...]:
     wanted, replicas = asked.training.global_batch, chosen.data_parallel
     if strategy != "none" and wanted is not None and replicas > wanted:
         lines.append(
-            f"{replicas} replicas take at least {replicas} samples a step, more than the global "
-            f"batch of {wanted}: raise it, or use {wanted} GPUs."
+            f"With {replicas} replicas a step takes at least {replicas} samples, more than the "
+            f"global batch of {wanted}: raise it, or use fewer replicas."
         )
     if strategy == "ddp":
         lines.append(
@@ -267,6 +287,12 @@ def notes(asked: Scenario, chosen: Scenario, strategy: str) -> tuple[str, ...]:
         )
     elif strategy in ("zero-1", "zero-2", "zero-3"):
         lines.append("More GPUs make each shard smaller; activations and logits stay as they are.")
+    parts = estimate(chosen).parts
+    if chosen.training.loss == "full" and max(parts, key=lambda part: parts[part]) == _LOGITS:
+        lines.append(
+            f"Logits and loss are the largest part ({format_gib(parts[_LOGITS])}): a chunked or "
+            "fused loss (training.loss) shrinks it."
+        )
     if strategy == "tensor" and not cluster.gpu.peer_to_peer:
         lines.append(f"{cluster.gpu.name} has no peer-to-peer copies: tensor parallelism is slow.")
     return tuple(lines)

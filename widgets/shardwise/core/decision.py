@@ -163,7 +163,9 @@ def _no_decision(scenario: Scenario, questions: tuple[Question, ...]) -> Decisio
     reports = [estimate(attempt.scenario) for attempt in attempts]
     possible = [report for report in reports if not advice.refusal(report)]
     nearest = min(possible, key=lambda report: report.device_bytes)
-    exhausted = "activations" if _adjustable(nearest) else "whole model"
+    active = nearest.parts["activations"] + nearest.parts["logits and loss"]
+    long = _adjustable(nearest) and 2 * active > nearest.peak_bytes
+    exhausted = "activations" if long else "whole model"
     return Decision(
         "none",
         exhausted,
@@ -172,8 +174,8 @@ def _no_decision(scenario: Scenario, questions: tuple[Question, ...]) -> Decisio
         (),
         advice.nothing_fits(scenario, exhausted),
         advice.context_parallel(scenario, lambda laid: _fits(estimate(laid)))
-        or advice.more_nodes(scenario, _fits_on),
-        advice.notes(scenario, scenario, "none"),
+        or advice.more_nodes(scenario, _fitting),
+        advice.notes(scenario, nearest.scenario, "none"),
     )
 
 
@@ -185,9 +187,13 @@ def _named(attempt: Attempt) -> str:
     return "3d" if min(axes) > 1 else "pipeline"
 
 
-def _fits_on(scenario: Scenario) -> bool:
-    attempt = _attempt(scenario, "zero-3")
-    return attempt is not None and attempt.fits
+def _fitting(scenario: Scenario) -> str:
+    """Which of the strategies that profit from more nodes fits; empty if none does."""
+    for strategy in ("zero-3", "tensor"):
+        attempt = _attempt(scenario, strategy)
+        if attempt is not None and attempt.fits:
+            return strategy
+    return ""
 
 
 def _attempt(scenario: Scenario, strategy: str) -> Attempt | None:
@@ -213,13 +219,14 @@ def _attempt(scenario: Scenario, strategy: str) -> Attempt | None:
 
 def _attempted(scenario: Scenario, strategy: str, report: MemoryReport) -> Attempt:
     adjustments = advice.adjustments(scenario.training, report.scenario)
-    why = advice.refusal(report) or advice.why(report, STRATEGIES[strategy].name, adjustments)
+    refusal = advice.refusal(report) if _fits(report) else ""
+    why = refusal or advice.why(report, STRATEGIES[strategy].name, adjustments)
     return Attempt(
         strategy,
         report.scenario,
         report.device_bytes,
         report.usable_bytes,
-        _fits(report) and not advice.refusal(report),
+        _fits(report) and not refusal,
         adjustments,
         why,
     )

@@ -13,6 +13,9 @@ from shardwise.core.errors import ScenarioError
 from shardwise.core.model import Model
 from shardwise.panels.controls import Choice, Number, _note
 
+SIZES = [digits * 10**power for power in range(7, 11) for digits in range(10, 100)]
+"""The slider's stops: two digits from 100 million to 990 billion."""
+
 BY_NAME, BY_SIZE, BY_CONFIG = "name", "parameters", "config"
 
 
@@ -36,8 +39,7 @@ class ModelField(widgets.VBox):
         self.way = Choice("Model", ways, BY_NAME)
         names = catalogue.model_names()
         self.name = Choice("Name", [(name, name) for name in names], self.source)
-        steps = [1e8, 3e8, 1e9, 3e9, 7e9, 13e9, 30e9, 70e9, 175e9, 400e9, 1e12]
-        self.size = Number("Parameters", 7 * 10**9, 1e6, 1e14, steps=steps, help="7B, 350M, 1.3e9")
+        self.size = Number("Parameters", 7 * 10**9, 1e6, 1e14, steps=SIZES, help="7B, 350M, 1.3e9")
         self.text = widgets.Textarea(
             description="config.json",
             placeholder="paste a Hugging Face config.json here",

@@ -29,6 +29,14 @@ def assumptions_of(scenario: Scenario) -> tuple[str, ...]:
         )
     if layout.engine in ("fsdp1", "fsdp2"):
         lines.append("Each block is one FSDP unit; embedding, final norm and head are the root.")
+    experts = max((shape.experts for shape, _ in scenario.model.block_groups), default=0)
+    ranks = scenario.shard // layout.expert_parallel
+    if layout.engine == "fsdp2" and experts and ranks > experts // layout.expert_parallel:
+        lines.append(
+            f"FSDP2 splits tensors on dimension 0, which is {experts} in the experts' tensors: "
+            f"over {ranks} ranks the fullest still hold whole experts. Expert parallelism, or "
+            "engines that cut flat buffers (DeepSpeed, FSDP1), go on."
+        )
     if layout.engine == "deepspeed" and layout.zero_stage:
         lines.append("DeepSpeed's buckets have their default sizes (5e8 elements).")
     if layout.engine == "ddp" and not layout.gradient_as_bucket_view and scenario.data_parallel > 1:
