@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardwise.core.decision import EXHAUSTED, Attempt, Decision, decide, rule_of_sixteen
+from shardwise.core.decision import EXHAUSTED, Attempt, Decision, decide
 from shardwise.core.errors import ScenarioError
 from shardwise.core.memory import estimate
+from shardwise.core.memory.states import rule_of_sixteen
 from shardwise.core.scenario import Scenario, divides_heads
 from shardwise.core.strategies import (
     STRATEGIES,
@@ -56,7 +57,7 @@ def verdicts(decision: Decision) -> list[str]:
 def test_seven_billion_on_80_gb_is_an_optimizer_state_problem() -> None:
     """7B: 14 GB of weights would fit, 112 GB of states do not; ZeRO solves it."""
     asked = scenario({"parameters": 7e9})
-    assert rule_of_sixteen(asked) == 112e9
+    assert rule_of_sixteen(asked.model, asked.training.precision, asked.training.optimizer) == 112e9
     assert estimate(asked.with_layout(layout_for(asked, "ddp"))).parts["parameters"] == 14e9
     decision = decide(asked)
     assert (decision.strategy, decision.exhausted) == ("zero-1", "optimizer state")
@@ -68,7 +69,7 @@ def test_seven_billion_on_80_gb_is_an_optimizer_state_problem() -> None:
 def test_thirty_billion_under_ddp_is_refused_with_the_reason() -> None:
     """30B: 480 GB of states a replica; FSDP over eight cards is the answer."""
     asked = scenario({"parameters": 30e9})
-    assert rule_of_sixteen(asked) == 480e9
+    assert rule_of_sixteen(asked.model, asked.training.precision, asked.training.optimizer) == 480e9
     decision = decide(asked)
     first = decision.questions[0]
     assert first.verdict == "no"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from shardwise.charts.theme import EDGE, PART_COLORS, label_color
-from shardwise.core.memory.states import bytes_per_parameter
+from shardwise.core.memory.states import bytes_per_parameter, rule_of_sixteen
 from shardwise.core.scenario import Scenario
 from shardwise.core.units import GB, format_count, format_gb
 
@@ -53,7 +53,7 @@ def sentence(scenario: Scenario) -> str:
     total = sum(parts)
     added = " + ".join(f"{part:.3g}" for part in parts if part)
     weights = format_gb(model.parameters * each.parameters)
-    needed = format_gb(model.parameters * total)
+    needed = format_gb(rule_of_sixteen(model, training.precision, training.optimizer))
     return (
         f"{added} = {total:.4g} bytes a parameter: {format_count(model.parameters)} parameters "
         f"need {needed} before activations, though the weights alone are {weights}."

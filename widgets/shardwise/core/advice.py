@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
-from shardwise.core.cluster import MAX_NODES
-from shardwise.core.layout import Layout
 from shardwise.core.memory import MemoryReport, estimate
 from shardwise.core.memory.report import PARTS
 from shardwise.core.scenario import Scenario
 from shardwise.core.strategies import (
     STRATEGIES,
-    context_degrees,
     pipeline_degrees,
     scenario_for,
     split_degrees,
@@ -29,8 +25,6 @@ _NEXT = {
     "offload": "tensor",
     "tensor": "pipeline",
 }
-_MOST_NODES = 4096
-_LOGITS = "logits and loss"
 
 
 def smaller_batches(training: Training) -> tuple[int, ...]:
@@ -61,7 +55,8 @@ def adjustments(given: Training, laid: Scenario) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def _with(changes: tuple[str, ...]) -> str:
+def with_changes(changes: tuple[str, ...]) -> str:
+    """ " with this and that", or nothing."""
     return f" with {' and '.join(changes)}" if changes else ""
 
 
@@ -99,7 +94,7 @@ def why(report: MemoryReport, name: str, changes: tuple[str, ...]) -> str:
     ]
     label = f"{name[0].upper()}{name[1:]}" + (f" ({', '.join(degrees)})" if degrees else "")
     briefly = tuple(change.partition(" (")[0] for change in changes)
-    needs = f"{label}{_with(briefly)} needs {format_gib(report.device_bytes)} a GPU"
+    needs = f"{label}{with_changes(briefly)} needs {format_gib(report.device_bytes)} a GPU"
     room = f"of the card's {format_gib(report.usable_bytes)}"
     largest = f"mostly {PARTS[part]} ({format_gib(report.parts[part])})"
     if report.high_bytes <= report.usable_bytes:
@@ -143,14 +138,16 @@ def headline(chosen: Scenario, strategy: str, exhausted: str, changes: tuple[str
     fix = f"{name} ({', '.join(degrees)})" if degrees else name
     if exhausted == "activations":
         end = f": {fix} is enough." if world > 1 else "."
-        text = f"{_with(changes).strip().capitalize()} a replica fits on one GPU{end}"
+        text = f"{with_changes(changes).strip().capitalize()} a replica fits on one GPU{end}"
         return f"What runs out is {_called(exhausted)}. {text}"
     if strategy == "ddp" and world == 1:
         return "It fits on the one GPU. If it is too slow, throughput ran out: more GPUs with DDP."
     if strategy == "ddp":
         slow = "It fits on one GPU. If it is too slow, throughput ran out"
-        return f"{slow}: use {fix}{_with(changes)} and stop."
-    return f"What runs out is {_called(exhausted)}. The simplest fix is {fix}{_with(changes)}."
+        return f"{slow}: use {fix}{with_changes(changes)} and stop."
+    return (
+        f"What runs out is {_called(exhausted)}. The simplest fix is {fix}{with_changes(changes)}."
+    )
 
 
 def _called(exhausted: str) -> str:
@@ -199,100 +196,3 @@ def bubble(laid: Scenario) -> str:
         return ""
     idle = (stages - 1) / (micro_batches + stages - 1)
     return f" of {idle:.0%} with {micro_batches} micro-batches"
-
-
-def nothing_fits(scenario: Scenario, exhausted: str) -> str:
-    """The headline when no strategy fits."""
-    cluster, training = scenario.cluster, scenario.training
-    gpus = "the one GPU" if cluster.world_size == 1 else f"these {cluster.world_size} GPUs"
-    if exhausted == "activations":
-        return (
-            f"Nothing fits on {gpus}: the activations of one sample of "
-            f"{training.sequence_length:,} tokens are too large, even with full checkpointing."
-        )
-    return f"Nothing fits on {gpus}: the whole model is too large for this cluster."
-
-
-def context_parallel(scenario: Scenario, fits: Callable[[Scenario], bool]) -> str:
-    """The smallest context-parallel degree that would fit with FSDP2 over it; empty if none does.
-
-    Context parallelism splits each sample's tokens, and states are sharded over data x context
-    (torchtitan's `context_parallel_degree`).
-    """
-    leanest = replace(
-        scenario.training, micro_batch=1, activation_checkpointing="full", checkpoint_every=0
-    )
-    for degree in context_degrees(scenario):
-        for training in (scenario.training, leanest, replace(leanest, loss="chunked")):
-            laid = scenario.with_layout(Layout(context_parallel=degree), training)
-            if fits(laid):
-                changes = _with(adjustments(scenario.training, laid))
-                return (
-                    f"Context parallelism would fit: layout.context_parallel {degree} splits a "
-                    f"sample's tokens over {degree} GPUs, FSDP2 shards over all{changes}."
-                )
-    return ""
-
-
-def more_nodes(scenario: Scenario, fitting: Callable[[Scenario], str]) -> str:
-    """How many nodes would do, in doublings, and with which strategy; or what else could help."""
-    least, most = 1, 1
-    while scenario.cluster.nodes * 2 ** (most + 1) <= max(_MOST_NODES, 8 * scenario.cluster.nodes):
-        most += 1
-    if not fitting(_on_more_nodes(scenario, most)):
-        return (
-            "More such GPUs alone do not help; shorten the sequence or take cards with more memory."
-        )
-    while least < most:  # what fits on some nodes fits on more: bisect
-        middle = (least + most) // 2
-        least, most = (
-            (least, middle) if fitting(_on_more_nodes(scenario, middle)) else (middle + 1, most)
-        )
-    grown = _on_more_nodes(scenario, least)
-    name, cluster = STRATEGIES[fitting(grown)].name, grown.cluster
-    return f"With {cluster.nodes} such nodes ({cluster.world_size} GPUs) {name} would fit."
-
-
-def _on_more_nodes(scenario: Scenario, doublings: int) -> Scenario:
-    """The question on twice, four times ... the nodes, without a fixed global batch."""
-    engine = "deepspeed" if scenario.layout.engine == "deepspeed" else "fsdp2"
-    nodes = min(scenario.cluster.nodes * 2**doublings, MAX_NODES)
-    return Scenario.of(
-        scenario.model,
-        replace(scenario.cluster, nodes=nodes),
-        replace(scenario.training, global_batch=None),
-        Layout(engine=engine),
-        scenario.model_source,
-    )
-
-
-def notes(asked: Scenario, chosen: Scenario, strategy: str) -> tuple[str, ...]:
-    """When more GPUs would not help, and what of the given set-up has no effect."""
-    lines = []
-    layout, cluster = asked.layout, asked.cluster
-    if layout.zero_stage and asked.shard == 1:
-        lines.append(
-            f"In the layout as given, ZeRO stage {layout.zero_stage} has no effect: the "
-            "data-parallel degree that it shards over is 1."
-        )
-    wanted, replicas = asked.training.global_batch, chosen.data_parallel
-    if strategy != "none" and wanted is not None and replicas > wanted:
-        lines.append(
-            f"With {replicas} replicas a step takes at least {replicas} samples, more than the "
-            f"global batch of {wanted}: raise it, or use fewer replicas."
-        )
-    if strategy == "ddp":
-        lines.append(
-            "More GPUs raise throughput, not room: under DDP each still holds the whole model."
-        )
-    elif strategy in ("zero-1", "zero-2", "zero-3"):
-        lines.append("More GPUs make each shard smaller; activations and logits stay as they are.")
-    parts = estimate(chosen).parts
-    if chosen.training.loss == "full" and max(parts, key=lambda part: parts[part]) == _LOGITS:
-        lines.append(
-            f"Logits and loss are the largest part ({format_gib(parts[_LOGITS])}): a chunked or "
-            "fused loss (training.loss) shrinks it."
-        )
-    if strategy == "tensor" and not cluster.gpu.peer_to_peer:
-        lines.append(f"{cluster.gpu.name} has no peer-to-peer copies: tensor parallelism is slow.")
-    return tuple(lines)

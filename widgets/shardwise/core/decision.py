@@ -6,11 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from shardwise.core import advice
+from shardwise.core import advice, outlook
 from shardwise.core.errors import ScenarioError
 from shardwise.core.memory import MemoryReport, estimate
 from shardwise.core.memory.reserve import device_bytes
-from shardwise.core.memory.states import bytes_per_parameter
 from shardwise.core.scenario import Scenario
 from shardwise.core.strategies import (
     STRATEGIES,
@@ -154,7 +153,7 @@ def _decision(
         chosen.adjustments,
         advice.headline(chosen.scenario, strategy, exhausted, chosen.adjustments),
         advice.next_step(scenario, chosen.scenario, strategy),
-        advice.notes(scenario, chosen.scenario, strategy),
+        outlook.notes(scenario, chosen.scenario, strategy),
     )
 
 
@@ -172,10 +171,10 @@ def _no_decision(scenario: Scenario, questions: tuple[Question, ...]) -> Decisio
         scenario,
         questions,
         (),
-        advice.nothing_fits(scenario, exhausted),
-        advice.context_parallel(scenario, lambda laid: _fits(estimate(laid)))
-        or advice.more_nodes(scenario, _fitting),
-        advice.notes(scenario, nearest.scenario, "none"),
+        outlook.nothing_fits(scenario, exhausted),
+        outlook.context_parallel(scenario, lambda laid: _fits(estimate(laid)))
+        or outlook.more_nodes(scenario, _fitting),
+        outlook.notes(scenario, nearest.scenario, "none"),
     )
 
 
@@ -265,15 +264,3 @@ def _adjustable(report: MemoryReport) -> bool:
         for parts in stage.phases.values()
     )
     return device_bytes(without, report.scenario.cluster.world_size).high <= report.usable_bytes
-
-
-def rule_of_sixteen(scenario: Scenario) -> float:
-    """Bytes of model states before activations and before any sharding: 16 a parameter with Adam.
-
-    >>> from shardwise.core.scenario import Scenario
-    >>> rule_of_sixteen(Scenario.from_dict({"model": {"parameters": 7e9}})) / 1e9
-    112.0
-    """
-    training = scenario.training
-    each = bytes_per_parameter(scenario.model, training.precision, training.optimizer)
-    return scenario.model.parameters * each.total

@@ -52,6 +52,16 @@ def bytes_per_parameter(model: Model, precision: Precision, optimizer: str) -> B
     )
 
 
+def rule_of_sixteen(model: Model, precision: Precision, optimizer: str) -> float:
+    """Bytes of model states before activations and before any sharding: 16 a parameter with Adam.
+
+    >>> from shardwise.core.precision import POLICIES
+    >>> rule_of_sixteen(Model.from_parameters(7e9), POLICIES["mixed-16"], "adamw") / 1e9
+    112.0
+    """
+    return model.parameters * bytes_per_parameter(model, precision, optimizer).total
+
+
 @lru_cache(maxsize=256)
 def _whole_state_bytes(model: Model, optimizer: str, element_bytes: int) -> float:
     return sum(state_bytes(t.shape, t.part, optimizer, element_bytes) for t in model.tensors)
