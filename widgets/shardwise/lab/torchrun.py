@@ -14,10 +14,12 @@ from shardwise.core.units import parse_whole
 from shardwise.lab.program import Program
 
 _HEAD = '''"""{title}: run me with torchrun (see {name}.sh), on one node or several."""
+import atexit as _atexit
 import datetime as _datetime
 import json as _json
 import os as _os
 import pathlib as _pathlib
+import sys as _sys
 {more}
 import torch as _torch
 import torch.distributed as _dist
@@ -58,7 +60,13 @@ _folder = _pathlib.Path(_os.environ.get("RESULTS", "results"))
 _folder.mkdir(parents=True, exist_ok=True)
 _results = {{name: _plain(globals()[name]) for name in {outputs!r}}}
 (_folder / f"rank{{rank}}.json").write_text(_json.dumps(_results))
+_dist.barrier()  # nobody leaves while another still listens
 _dist.destroy_process_group()
+# gloo's threads can outlive the interpreter and abort a rank that has finished: end here instead.
+_atexit._run_exitfuncs()
+_sys.stdout.flush()
+_sys.stderr.flush()
+_os._exit(0)
 """
 
 _SBATCH = """#!/bin/bash

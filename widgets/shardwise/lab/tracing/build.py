@@ -25,6 +25,7 @@ def from_config(config: Any, settings: Settings) -> nn.Module:
     dtype = _DTYPES.get(settings.precision, torch.float32)
     with no_init_weights():  # initial values cost time and read data that fake tensors don't have
         model = _auto_class(config, settings.task).from_config(config, dtype=dtype)
+    model.tie_weights()  # part of the initialization that was left out
     return model.train()
 
 

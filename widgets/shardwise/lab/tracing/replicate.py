@@ -11,10 +11,10 @@ from torch import nn
 def replicated(model: nn.Module) -> nn.parallel.DistributedDataParallel:
     """DDP with its real reducer and buckets.
 
-    Three things read data that fake tensors don't have and change no live bytes: the broadcast of
+    Three things read data that fake tensors don't have and change no peak: the broadcast of
     the first weights, the collective's answer (in place, in the bucket) and the exchange of bucket
-    indices when buckets are built again in gradient order (old ones are dropped first and the new
-    ones hold the same bytes).
+    indices when buckets are built again in gradient order (the same bytes; both live for a moment
+    before the second forward, where nothing else does, so it is no peak).
     """
     wrapped = nn.parallel.DistributedDataParallel(model, init_sync=False)
     wrapped.register_comm_hook(None, _answered)

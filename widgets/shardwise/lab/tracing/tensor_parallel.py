@@ -27,7 +27,7 @@ _STYLES: dict[str, Any] = {
 
 def tensor_parallel(model: nn.Module, mesh: DeviceMesh) -> None:
     """Split linear layers by plan, copy every other parameter to all ranks of the axis."""
-    _check_heads(model, mesh.size())
+    _check(model, mesh.size())
     plan = _plan_of(model)
     styles: dict[str, ParallelStyle] = {}
     for name, module in model.named_modules():
@@ -47,8 +47,13 @@ def tensor_parallel(model: nn.Module, mesh: DeviceMesh) -> None:
     parallelize_module(model, mesh, styles)
 
 
-def _check_heads(model: nn.Module, size: int) -> None:
+def _check(model: nn.Module, size: int) -> None:
     config = getattr(model, "config", None)
+    if getattr(config, "tie_word_embeddings", False):
+        raise ScenarioError(
+            "tensor_parallel", size, "1 with tied embeddings",
+            "torch's styles would give the head and the embedding a tensor each",
+        )  # fmt: skip
     for field in ("num_attention_heads", "num_key_value_heads"):
         heads = getattr(config, field, None)
         if heads is not None and heads % size:

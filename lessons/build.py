@@ -1,0 +1,193 @@
+"""Build the lessons: one Markdown source each gives the notebook, the solved one and the index.
+
+    python lessons/build.py             write lessons/*.ipynb and lessons/README.md
+    python lessons/build.py --solved D  write the solved notebooks into folder D, for tests
+
+A source in `lessons/source/` starts with front matter between `---` lines (`key: value`; lists are
+separated by `;`). Text becomes Markdown cells, a fence opened with ```python a code cell.
+After `python` may stand words: `tags=a,b` gives the cell tags; `exercise=L01.ring` marks a stub
+that `solution=L01.ring` replaces in the solved notebook (and only there).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+SOURCE = HERE / "source"
+MOST_CODE_CELLS = 12
+KEYS = ("title", "teaching", "exercises", "ranks", "peak_mb", "objectives", "prerequisites",
+        "misconception")  # fmt: skip
+PLANS = {
+    "Half a day": (1, 2, 4, 9),
+    "One day": (1, 2, 4, 5, 6, 9, 12),
+    "Two days": tuple(range(15)),
+}
+
+_FENCE = re.compile(r"^```python(?P<words>[^\n]*)\n(?P<code>.*?)^```$", re.DOTALL | re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A Markdown or code cell of a lesson."""
+
+    kind: str  # markdown | code
+    text: str
+    tags: tuple[str, ...] = ()
+    exercise: str = ""
+    solution: str = ""
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """A lesson's front matter and cells."""
+
+    name: str
+    front: dict[str, str]
+    cells: tuple[Cell, ...]
+
+    @property
+    def number(self) -> int:
+        """Its place in the course."""
+        return int(self.name[:2])
+
+    @property
+    def minutes(self) -> int:
+        """Teaching and exercises together."""
+        return int(self.front["teaching"]) + int(self.front["exercises"])
+
+    def listed(self, key: str) -> list[str]:
+        """A front-matter entry that is a list."""
+        return [part.strip() for part in self.front[key].split(";") if part.strip()]
+
+
+def read(path: Path) -> Lesson:
+    """Parse a source file; anything malformed is an error that names the file."""
+    _, head, body = path.read_text(encoding="utf-8").split("---\n", 2)
+    front = dict(line.split(": ", 1) for line in head.strip().splitlines())
+    if tuple(front) != KEYS:
+        raise ValueError(f"{path.name}: front matter must be {', '.join(KEYS)}, is {list(front)}")
+    cells: list[Cell] = []
+    at = 0
+    for fence in _FENCE.finditer(body):
+        cells += _markdown(body[at : fence.start()])
+        words = dict(word.split("=", 1) for word in fence["words"].split())
+        tags = tuple(filter(None, words.pop("tags", "").split(",")))
+        cells.append(Cell("code", fence["code"].rstrip("\n"), tags, **words))
+        at = fence.end()
+    cells += _markdown(body[at:])
+    lesson = Lesson(path.stem, front, tuple(cells))
+    _checked(lesson)
+    return lesson
+
+
+def _markdown(text: str) -> list[Cell]:
+    return [Cell("markdown", text.strip())] if text.strip() else []
+
+
+def _checked(lesson: Lesson) -> None:
+    exercises = [cell.exercise for cell in lesson.cells if cell.exercise]
+    solutions = [cell.solution for cell in lesson.cells if cell.solution]
+    if exercises != solutions:
+        raise ValueError(f"{lesson.name}: exercises {exercises} and solutions {solutions} differ")
+    count = sum(cell.kind == "code" and not cell.solution for cell in lesson.cells)
+    if count > MOST_CODE_CELLS:
+        raise ValueError(f"{lesson.name}: {count} code cells, at most {MOST_CODE_CELLS}")
+
+
+def notebook(lesson: Lesson, *, solved: bool = False) -> dict[str, Any]:
+    """The notebook as JSON values, without outputs."""
+    left_out = "exercise" if solved else "solution"
+    cells = []
+    for number, cell in enumerate(c for c in lesson.cells if not getattr(c, left_out)):
+        metadata: dict[str, Any] = {"tags": list(cell.tags)} if cell.tags else {}
+        written: dict[str, Any] = {
+            "cell_type": cell.kind,
+            "id": f"cell-{number:02}",
+            "metadata": metadata,
+            "source": cell.text.splitlines(keepends=True),
+        }
+        if cell.kind == "code":
+            written |= {"execution_count": None, "outputs": []}
+        cells.append(written)
+    about = {key: lesson.front[key] for key in ("title", "misconception")}
+    about |= {k: int(lesson.front[k]) for k in ("teaching", "exercises", "ranks", "peak_mb")}
+    about |= {k: lesson.listed(k) for k in ("objectives", "prerequisites")}
+    return {
+        "cells": cells,
+        "metadata": {
+            "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
+            "language_info": {"name": "python"},
+            "shardwise": about,
+        },
+        "nbformat": 4,
+        "nbformat_minor": 5,
+    }
+
+
+def text_of(lesson: Lesson, *, solved: bool = False) -> str:
+    """The notebook's file."""
+    return json.dumps(notebook(lesson, solved=solved), indent=1, ensure_ascii=False) + "\n"
+
+
+def index(lessons: list[Lesson]) -> str:
+    """`lessons/README.md`, from front matter alone."""
+    lines = [
+        "# Lessons",
+        "",
+        "Real ranks in a notebook: predict, run the real thing, reconcile. Every lesson runs in at",
+        "most a minute on two cores, with or without a GPU. This page comes from `build.py`.",
+        "",
+        "| | lesson | minutes | ranks | peak memory | you will be able to | cures the belief |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for lesson in lessons:
+        front = lesson.front
+        minutes = f"{front['teaching']} + {front['exercises']}"
+        lines.append(
+            f"| {lesson.number} | [{front['title']}]({lesson.name}.ipynb) | {minutes} | "
+            f"{front['ranks']} | {front['peak_mb']} MB | {'; '.join(lesson.listed('objectives'))} "
+            f"| “{front['misconception']}” |"
+        )
+    lines += ["", "Minutes are teaching + exercises.", "", "## Plans", ""]
+    for plan, numbers in PLANS.items():
+        chosen = [lesson for lesson in lessons if lesson.number in numbers]
+        names = ", ".join(f"{lesson.number} {lesson.front['title']}" for lesson in chosen)
+        hours = sum(lesson.minutes for lesson in chosen) / 60
+        lines.append(f"- **{plan}** ({hours:.1f} h of lessons): {names}.")
+    lines += [
+        "",
+        "## Exercises",
+        "",
+        "Stubs to fill in: `check(...)` says for each property what was expected and what came. A",
+        "lesson and its solutions have one source in `source/`; change it there and build again.",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Write what the command line asks for."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--solved", type=Path, help="a folder for the solved notebooks")
+    asked = parser.parse_args()
+    lessons = [read(path) for path in sorted(SOURCE.glob("*.md"))]
+    if asked.solved is not None:
+        asked.solved.mkdir(parents=True, exist_ok=True)
+        for lesson in lessons:
+            (asked.solved / f"{lesson.name}.ipynb").write_text(
+                text_of(lesson, solved=True), encoding="utf-8"
+            )
+        return
+    for lesson in lessons:
+        (HERE / f"{lesson.name}.ipynb").write_text(text_of(lesson), encoding="utf-8")
+    (HERE / "README.md").write_text(index(lessons), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,8 @@
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+pytest.importorskip("torch", reason="the lab needs torch")
