@@ -56,7 +56,7 @@ _WHERE = {
     "load_model": "shardwise.core.catalogue",
     "model_names": "shardwise.core.catalogue",
 }
-__all__ = [*_WHERE, "__version__"]  # noqa: PLE0604
+__all__ = [*_WHERE, "__version__"]
 
 
 def __getattr__(name: str) -> Any:
