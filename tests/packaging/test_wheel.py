@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy
 import pytest
+
 from shardwise.core import catalogue
 
 ROOT = Path(__file__).resolve().parents[2]

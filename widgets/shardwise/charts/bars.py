@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from shardwise.charts.theme import EDGE, PAPER, PART_COLORS, PART_LABELS, PART_LETTERS, label_color
@@ -11,11 +11,13 @@ from shardwise.core.units import GIB, format_gib
 
 COLUMNS = {
     "bar": "Strategy",
-    "part": "Part",
     "gib": "Memory (GiB)",
-    "total": "Total (GiB)",
     "verdict": "Verdict",
+    **{part: f"{label} (GiB)" for part, label in PART_LABELS.items()},
 }
+TABLE = "totals"
+"""The dataset that the table and the CSV show: a strategy a row, its parts in columns."""
+
 SHOWN_CARDS = 2.0
 """The axis ends at this many cards' capacity: longer bars are cut and say how long they are."""
 
@@ -31,54 +33,54 @@ def rows(bars: Iterable[tuple[str, MemoryReport]]) -> dict[str, list[dict[str, o
     segments: list[dict[str, object]] = []
     totals: list[dict[str, object]] = []
     limit = 0.0
-    for order, (name, report) in enumerate(bars):
+    for name, report in bars:
         limit = report.usable_bytes / GIB
-        segments += _segments(name, order, report, limit)
-        totals.append(_total(name, order, report, limit))
+        parts = {**report.parts, "reserve": report.device_bytes - report.peak_bytes}
+        segments += _segments(name, parts, limit)
+        totals.append(_total(name, report, limit) | _in_gib(parts))
+    edge = round(SHOWN_CARDS * limit, 3)
     limits: list[dict[str, object]] = [
-        {"gib": round(limit, 2), "edge": SHOWN_CARDS * limit, "label": f"card: {limit:.1f} GiB"}
+        {"gib": round(limit, 3), "edge": edge, "label": f"card: {limit:.1f} GiB"}
     ]
     return {"rows": segments, "totals": totals, "limits": limits}
 
 
-def _segments(name: str, order: int, report: MemoryReport, limit: float) -> list[dict[str, object]]:
+def _in_gib(parts: Mapping[str, float]) -> dict[str, object]:
+    return {part: round(size / GIB, 3) for part, size in parts.items()}
+
+
+def _segments(name: str, parts: Mapping[str, float], limit: float) -> list[dict[str, object]]:
     shown, start = SHOWN_CARDS * limit, 0.0
     segments: list[dict[str, object]] = []
-    parts = {**report.parts, "reserve": report.device_bytes - report.peak_bytes}
     for part, size_bytes in parts.items():
-        size = size_bytes / GIB
-        end = start + size
+        end = start + size_bytes / GIB
         left, right = min(start, shown), min(end, shown)
         segments.append(
             {
                 "bar": name,
-                "order": order,
                 "part": PART_LABELS[part],
-                "gib": round(size, 3),
-                "total": round(report.device_bytes / GIB, 2),
-                "verdict": report.verdict,
-                "start": left,
-                "end": right,
-                "middle": (left + right) / 2,
+                "gib": round(size_bytes / GIB, 3),
+                "start": round(left, 3),
+                "end": round(right, 3),
+                "middle": round((left + right) / 2, 3),
                 "letter": PART_LETTERS[part] if right - left > _LETTER_SHARE * limit else "",
-                "ink": label_color(PART_COLORS[part]),
             }
         )
         start = end
     return segments
 
 
-def _total(name: str, order: int, report: MemoryReport, limit: float) -> dict[str, object]:
+def _total(name: str, report: MemoryReport, limit: float) -> dict[str, object]:
     total, shown = report.device_bytes / GIB, SHOWN_CARDS * limit
     mark = {"fits": "fits", "tight": "tight", "uncertain": "uncertain"}.get(report.verdict, "no")
-    cut = total > shown
     return {
         "bar": name,
-        "order": order,
-        "end": min(total, shown),
-        "low": min(report.low_bytes / GIB, shown),
-        "high": min(report.high_bytes / GIB, shown),
-        "label": f"{total:,.0f} GiB, {mark}" + (" »" if cut else ""),
+        "gib": round(total, 2),
+        "verdict": report.verdict,
+        "end": round(min(total, shown), 3),
+        "low": round(min(report.low_bytes / GIB, shown), 3),
+        "high": round(min(report.high_bytes / GIB, shown), 3),
+        "label": f"{total:,.0f} GiB, {mark}" + (" »" if total > shown else ""),
         "align": "right" if min(total, shown) > 1.3 * limit else "left",
     }
 
@@ -101,6 +103,15 @@ def _part_color() -> Any:
     return alt.Color("part:N", scale=scale, legend=None)
 
 
+def _ink() -> Any:
+    """Black or white letters, by the color under them."""
+    import altair as alt
+
+    colors = [label_color(PART_COLORS[part]) for part in PART_COLORS]
+    scale = alt.Scale(domain=[PART_LABELS[part] for part in PART_COLORS], range=colors)
+    return alt.Fill("part:N", scale=scale, legend=None)
+
+
 def _label(totals: Any, y: Any, side: str) -> Any:
     """Totals beside short bars and inside long ones, with a halo so that no line crosses them."""
     import altair as alt
@@ -116,9 +127,7 @@ def spec() -> Any:
     """Stacked bars with letters, totals and bands, and the capacity as a dashed line."""
     import altair as alt
 
-    y = alt.Y(
-        "bar:N", sort=alt.EncodingSortField("order"), title=None, axis=alt.Axis(labelLimit=120)
-    )
+    y = alt.Y("bar:N", sort=None, title=None, axis=alt.Axis(labelLimit=120))
     x = alt.X("start:Q", title="GiB on one GPU", scale=alt.Scale(nice=False, zero=True))
     segments = (
         alt.Chart(alt.NamedData("rows"))
@@ -138,7 +147,7 @@ def spec() -> Any:
     letters = (
         alt.Chart(alt.NamedData("rows"))
         .mark_text(fontSize=11, fontWeight="bold")
-        .encode(x="middle:Q", y=y, text="letter:N", color=alt.Color("ink:N", scale=None))
+        .encode(x="middle:Q", y=y, text="letter:N", color=_ink())
     )
     totals = alt.Chart(alt.NamedData("totals"))
     bands = totals.mark_rule(strokeWidth=2).encode(x="low:Q", x2="high:Q", y=y)

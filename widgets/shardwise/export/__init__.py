@@ -2,19 +2,21 @@
 
 >>> from shardwise.core.scenario import Scenario
 >>> sorted(export(Scenario.from_dict({}), "fsdp2"))
-['config.json', 'train.py']
+['train.py']
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
+from types import ModuleType
 
 from shardwise.core.errors import unknown_key
 from shardwise.core.scenario import Scenario
 
 TARGETS: Mapping[str, str] = {
-    "fsdp2": "a torchrun program: FSDP2 (or DDP, as the layout says) and the model's config.json",
+    "fsdp2": "a program for torchrun, in one file: FSDP2, or DDP, as the layout says",
     "deepspeed": "DeepSpeed's JSON configuration",
 }
 """Every target with what it gives."""
@@ -37,3 +39,14 @@ def export(scenario: Scenario, target: str) -> dict[str, str]:
     files: Callable[[Scenario], dict[str, str]]
     files = import_module(f"shardwise.export.{target}").files
     return files(scenario)
+
+
+class _Export(ModuleType):
+    """This package, callable: importing it by its full name rebinds `shardwise.export` to it."""
+
+    def __call__(self, scenario: Scenario, target: str) -> dict[str, str]:
+        """As `export`."""
+        return export(scenario, target)
+
+
+sys.modules[__name__].__class__ = _Export

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from textwrap import fill
 
 from shardwise import __version__
@@ -15,7 +16,7 @@ from shardwise.export.realized import Realized, realized
 
 
 def files(scenario: Scenario) -> dict[str, str]:
-    """`train.py`, to be launched by torchrun, and the `config.json` that it builds the model from.
+    """`train.py`, to be launched by torchrun; the model's config.json stands in it.
 
     Raises:
         ScenarioError: an axis, an offload, a dtype or a model that the program does not have.
@@ -33,12 +34,12 @@ def files(scenario: Scenario) -> dict[str, str]:
         torch_code.main(plan),
     )
     parts = ["\n\n".join(head), *(text.strip("\n") for text in functions if text)]
-    return {"train.py": "\n\n\n".join(parts) + "\n", "config.json": plan.config.text}
+    return {"train.py": "\n\n\n".join(parts) + "\n"}
 
 
 def _header(plan: Realized) -> str:
     scenario, cluster = plan.scenario, plan.scenario.cluster
-    name = scenario.model.name or scenario.model.architecture
+    name = _plain(scenario.model.name or scenario.model.architecture)
     needs = "torch 2.6 or newer and transformers 5"
     if scenario.training.optimizer == "adamw-8bit":
         needs = "torch 2.6 or newer, transformers 5 and torchao"
@@ -48,12 +49,12 @@ def _header(plan: Realized) -> str:
     lines = [
         f'"""Train {name} ({format_count(scenario.model.parameters)} parameters) with torch.',
         "",
-        f"{_strategy(plan)} on {nodes}{cluster.gpus_per_node} x {cluster.gpu.name}:",
+        f"{_strategy(plan)} on {nodes}{cluster.gpus_per_node} x {_plain(cluster.gpu.name)}:",
         "",
         _launch(scenario),
         "",
-        f"Needs {needs}; `config.json` lies beside this file.",
-        "The data is random. Without a GPU it runs on CPU with gloo, which suits a tiny model only.",
+        f"Needs {needs}. The data is random.",
+        "Without a GPU it runs on CPU with gloo, which suits a tiny model only.",
         "",
         *_estimate(plan),
     ]
@@ -64,6 +65,11 @@ def _header(plan: Realized) -> str:
         ]
     lines += ["", f"Written by Shardwise {__version__}.", '"""']
     return "\n".join(lines)
+
+
+def _plain(name: str) -> str:
+    """A name that cannot end the docstring it stands in: one short line without quotes."""
+    return re.sub(r"[^\w .:+/()-]+", " ", name)[:60].strip()
 
 
 def _strategy(plan: Realized) -> str:
@@ -105,9 +111,10 @@ def _constants(plan: Realized) -> str:
     image = plan.config.task == "image"
     length = scenario.model.fixed_sequence if image else training.sequence_length
     lines = [
-        "HERE = Path(__file__).resolve().parent",
         f"MODEL = transformers.{plan.config.architecture}",
-        f'CONFIG = MODEL.config_class.from_pretrained(HERE, attn_implementation="{attention}")',
+        f'CONFIG_JSON = r"""\n{plan.config.text}"""',
+        "CONFIG = MODEL.config_class.from_dict("
+        f'json.loads(CONFIG_JSON), attn_implementation="{attention}")',
         "CONFIG.get_text_config().use_cache = False",
         f"PARAMETERS = {scenario.model.parameters}",
         f"SEQUENCE_LENGTH = {length}  # tokens a sample",

@@ -43,8 +43,13 @@ class ModelConfig:
 
     @property
     def text(self) -> str:
-        """The config.json."""
-        return json.dumps(self.source, indent=2) + "\n"
+        """The config.json; the 1000 names of ImageNet's classes are their number again."""
+        plain = dict(self.source)
+        labels = plain.get("id2label")
+        if isinstance(labels, Mapping):
+            plain = {k: v for k, v in plain.items() if k not in ("id2label", "label2id")}
+            plain["num_labels"] = len(labels)
+        return json.dumps(plain, indent=2) + "\n"
 
     @property
     def blocks(self) -> tuple[str, ...]:

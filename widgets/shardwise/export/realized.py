@@ -12,7 +12,7 @@ from shardwise.core.training import Training
 from shardwise.export.model_config import ModelConfig, model_config
 
 # transformers 5: `_supports_sdpa` is False for these; their attention runs eagerly.
-EAGER_ONLY = ("Bloom", "Gemma2", "GptOss")
+EAGER_ONLY = ("Bloom", "Gemma2", "GptOss", "Mamba")
 # transformers 5: `_supports_attention_backend` is False, so no attention function can be put in.
 OWN_ATTENTION = ("Bloom", "Falcon", "T5", "Whisper", "Mamba")
 

@@ -8,8 +8,6 @@ from shardwise.export.realized import Realized
 batch = torch_batches.batch
 optimizer = torch_optimizers.optimizer
 
-# Speech and text-and-image models leave a few tensors without a gradient, which DDP must be told.
-_UNUSED_PARAMETERS = ("image-text", "speech", "masked")
 _SCALER = "\n    scaler = torch.amp.GradScaler(device.type)"
 _UPDATE = "\n        scaler.update()\n        for optimizer in optimizers:"
 _MATH = """
@@ -38,8 +36,8 @@ def report(step, loss, seconds, device):
 def imports(plan: Realized) -> str:
     """The program's imports, in order, none unused."""
     training = plan.scenario.training
-    plain = ["argparse", "os", "resource", "time"]
-    lines = [*(f"import {name}" for name in plain), "from pathlib import Path", ""]
+    plain = ("argparse", "json", "os", "resource", "time")
+    lines = [*(f"import {name}" for name in plain), ""]
     lines += ["import torch", "import torch.distributed as dist"]
     if training.loss == "chunked":
         lines.append("import torch.nn.functional as F")
@@ -51,6 +49,7 @@ def imports(plan: Realized) -> str:
             names.insert(0, "CPUOffloadPolicy")
         more.append("from torch.distributed.device_mesh import init_device_mesh")
         more.append(f"from torch.distributed.fsdp import {', '.join(names)}")
+        more.append("from torch.distributed.tensor.experimental import implicit_replication")
     else:
         more.append("from torch.nn.parallel import DistributedDataParallel")
     if training.loss == "chunked" or training.activation_checkpointing == "selective":
@@ -132,7 +131,7 @@ def model(plan: Realized) -> str:
     lines += ["    torch.set_default_dtype(torch.float32)"] if half else []
     lines += [
         "    built = sum(parameter.numel() for parameter in model.parameters())",
-        '    assert built == PARAMETERS, f"config.json gives {built} parameters, not {PARAMETERS}"',
+        '    assert built == PARAMETERS, f"the config gives {built} parameters, not {PARAMETERS}"',
     ]
     if training.activation_checkpointing in ("full", "every"):
         lines.append('    model.gradient_checkpointing_enable({"use_reentrant": False})')
@@ -160,7 +159,7 @@ def _replicated(plan: Realized) -> str:
     options = ['device_ids=[device.index] if device.type == "cuda" else None']
     if plan.scenario.layout.gradient_as_bucket_view:
         options.append("gradient_as_bucket_view=True")
-    if plan.config.task in _UNUSED_PARAMETERS:
+    if plan.config.task == "image-text":  # a vision tower may have a pooling head that is not used
         options.append("find_unused_parameters=True")
     listed = "".join(f"        {option},\n" for option in options)
     return f'''
@@ -199,13 +198,18 @@ def parallel(device):
             fully_shard(block, reshard_after_forward={layout.zero_stage == 3}, **options)
     fully_shard(model, **options)  # embedding, last norm and head; gathered until backward ends
     model.to_empty(device={'"cpu"' if offload else "device"})
-    model.model.init_weights(){_buffers_lines(offload)}
+    with implicit_replication():  # some weights start from a formula: a whole tensor on each rank
+        model.model.init_weights(){_buffers_lines(offload)}
     return model
 '''
 
 
 def _offload_line(offload: bool) -> str:
-    return '\n        "offload_policy": CPUOffloadPolicy(pin_memory=True),' if offload else ""
+    return (
+        '\n        "offload_policy": CPUOffloadPolicy(pin_memory=torch.cuda.is_available()),'
+        if offload
+        else ""
+    )
 
 
 def _buffers_lines(offload: bool) -> str:
@@ -223,6 +227,8 @@ def main(plan: Realized) -> str:
     offload = plan.scenario.layout.offload_optimizer == "cpu"
     backend = "cpu:gloo,cuda:nccl" if offload else "nccl"
     math = plan.scenario.training.attention == "math"
+    # Where random numbers are drawn shard by shard, replicas must draw alike and shards must not.
+    seed = "dist.get_rank() % SHARD" if plan.sharded else "0"
     update = "scaler.step(optimizer)" if scaled else "optimizer.step()"
     return f'''
 def main():
@@ -235,14 +241,15 @@ def main():
         device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
         torch.cuda.set_device(device)
     dist.init_process_group("{backend}" if device.type == "cuda" else "gloo")
-    torch.manual_seed(0){_MATH if math else ""}
+    torch.manual_seed({seed}){_MATH if math else ""}
     model = parallel(device)
     optimizers = make_optimizers(model){_SCALER if scaled else ""}
-    generator = torch.Generator(device).manual_seed(dist.get_rank())
+    generator = torch.Generator(device)
     for step in range(1, steps + 1):
+        generator.manual_seed(dist.get_rank())  # the same batches again: the loss must fall
         start = time.perf_counter()
         total = 0.0
-        for {'_' if plan.sharded else 'index'} in range(MICRO_BATCHES):
+        for {"_" if plan.sharded else "index"} in range(MICRO_BATCHES):
 {_micro_batch(plan, scaled)}
             total += loss.detach()
         for optimizer in optimizers:

@@ -125,3 +125,22 @@ def cases(answer: Mapping[int, tuple[str, int | None]]) -> Iterable[Property]:
         hint = "which rank went wrong by itself, before the others noticed?"
         # The right answer is what the exercise asks for, so it is not given away here.
         yield Property(f"case {number}", right, "the root cause", str(answer[number]), hint)
+
+
+@exercise("L07.json")
+def json_file(answer: Sequence[Mapping[str, float] | None]) -> Iterable[Property]:
+    """A DeepSpeed configuration as its engine realized it: shares, batch, one process's weights."""
+    from shardwise.core.model import Model
+    from shardwise.lab.lesson_scenario import CONFIG
+
+    share = Model.from_config(CONFIG).parameters // 4
+    for rank, each in enumerate(answer):
+        got = each or {}
+        hint = "stage 3 keeps parameters below stage3_param_persistence_threshold whole"
+        yield exact(f"rank {rank} holds parameters", got.get("parameters"), share, hint)
+        hint = "2 a micro-batch, 4 ranks: how many micro-batches make 16?"
+        yield exact(f"rank {rank}: sequences a step", got.get("sequences"), 16, hint)
+        yield exact(f"rank {rank}: updates", got.get("updates"), 1, hint)
+        error = got.get("error", float("nan"))
+        hint = "gradient_clipping has a default of its own"
+        yield at_most(f"rank {rank}: difference to one process", error, 1e-5, hint)

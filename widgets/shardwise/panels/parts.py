@@ -21,7 +21,7 @@ def rule_chart(feed: Feed) -> LiveChart:
 def bars_chart(feed: Feed) -> LiveChart:
     """Chart (b)."""
     return LiveChart(
-        shipped.spec("bars"), feed, "bars", columns=bars.COLUMNS,
+        shipped.spec("bars"), feed, "bars", columns=bars.COLUMNS, table=bars.TABLE,
         title="Memory of one GPU, by strategy",
     )  # fmt: skip
 
