@@ -147,7 +147,7 @@ def spec() -> Any:
     letters = (
         alt.Chart(alt.NamedData("rows"))
         .mark_text(fontSize=11, fontWeight="bold")
-        .encode(x="middle:Q", y=y, text="letter:N", color=_ink())
+        .encode(x="middle:Q", y=y, text="letter:N", fill=_ink())
     )
     totals = alt.Chart(alt.NamedData("totals"))
     bands = totals.mark_rule(strokeWidth=2).encode(x="low:Q", x2="high:Q", y=y)

@@ -83,6 +83,20 @@ def wrap(answer: Sequence[Mapping[str, int]]) -> Iterable[Property]:
     yield at_most("all-gathers", got["gathers"], 10, "larger units: fewer are gathered")
 
 
+@exercise("L08.plan")
+def plan(answer: Sequence[Mapping[str, float] | None]) -> Iterable[Property]:
+    """A transformer layer over 2 ranks: half of it each, two all-reduces, one process's result."""
+    for rank, each in enumerate(answer):
+        got = each or {}
+        half = (4 * 64 * 64 + 2 * 64 * 256) // 2
+        hint = "query, key and value by columns, out by rows"
+        yield exact(f"rank {rank} holds", got.get("parameters"), half, hint)
+        hint = "one for attention, one for the MLP"
+        yield exact(f"rank {rank}: all-reduces forward", got.get("all_reduces"), 2, hint)
+        error = got.get("error", float("nan"))
+        yield at_most(f"rank {rank}: off from one process", error, 1e-5)
+
+
 @exercise("L09.micro_batches")
 def micro_batches(answer: Mapping[int, int | None]) -> Iterable[Property]:
     """The fewest micro-batches that keep the idle share (p-1)/(m+p-1) below 0.2."""
@@ -91,6 +105,42 @@ def micro_batches(answer: Mapping[int, int | None]) -> Iterable[Property]:
         fewest = 4 * (stages - 1) + 1
         hint = "solve (p-1)/(m+p-1) < 0.2 for m"
         yield exact(f"{stages} stages", answer[stages], fewest, hint)
+
+
+@exercise("L10.order")
+def order(answer: Mapping[int, Sequence[str]]) -> Iterable[Property]:
+    """1F1B for 3 stages and 5 micro-batches, played out: complete, in time, few alive."""
+    from shardwise.lab.orders import play
+
+    work = sorted(f"{kind}{number}" for kind in "FB" for number in range(5))
+    for stage in range(3):
+        title = f"stage {stage} has every forward and backward once"
+        yield exact(title, sorted(answer[stage]), work)
+    played = play([answer[stage] for stage in range(3)])
+    hint = "each stage waits for work that comes later in another's order"
+    yield exact("it comes to an end", played.stuck, (), hint)
+    yield exact("it takes (m+p-1) x 3 units", played.units, (5 + 3 - 1) * 3, "no idle time inside")
+    for stage, live in enumerate(played.live):
+        hint = "as soon as a backward can run, it goes before the next forward"
+        yield exact(f"stage {stage}: micro-batches alive", live, 3 - stage, hint)
+
+
+@exercise("L11.placement")
+def placement(answer: Mapping[str, Any]) -> Iterable[Property]:
+    """The axis order with the fewest bytes between nodes, of all six, and its bytes."""
+    from itertools import permutations
+
+    from shardwise.lab.placements import crossing_bytes
+
+    sizes = {"pipeline": 4, "data": 4, "tensor": 4}
+    sent = {"pipeline": 2 * 10**9, "data": 3 * 10**9, "tensor": 40 * 10**9}
+    every = {axes: crossing_bytes(axes, sizes, sent, node=8) for axes in permutations(sizes)}
+    axes = tuple(answer["axes"])
+    right = axes in every and every[axes] == min(every.values())
+    hint = "neighbors in rank are the last axis: who sends the most?"
+    yield Property("no order sends less between nodes", right, "the best order", str(axes), hint)
+    hint = "a member sends to the next of its group, the last one to the first"
+    yield exact("its bytes between nodes", answer["crossing"], every.get(axes), hint)
 
 
 @exercise("L12.mesh")
@@ -144,3 +194,15 @@ def json_file(answer: Sequence[Mapping[str, float] | None]) -> Iterable[Property
         error = got.get("error", float("nan"))
         hint = "gradient_clipping has a default of its own"
         yield at_most(f"rank {rank}: difference to one process", error, 1e-5, hint)
+
+
+@exercise("L03.budget")
+def budget(answer: Sequence[Mapping[str, int] | None]) -> Iterable[Property]:
+    """Saved activations within two million bytes, with the fewest layers computed twice."""
+    got = answer[0] or {}
+    hint = "checkpoint one more layer"
+    yield at_most("bytes kept for backward", got.get("bytes", float("nan")), 2_000_000, hint)
+    # 4.6 MB plain, about 1 MB a layer, whose 65,536-byte input stays: two layers leave 2.6 MB.
+    hint = "4 layers forward and each checkpointed one again; is there one too many?"
+    yield exact("layers computed", got.get("layers_run"), 4 + 3, hint)
+    yield exact("parameters with a gradient", got.get("gradients"), 52, "run the backward pass")
