@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardwise.core.decision import EXHAUSTED, Attempt, Decision, decide
+from shardwise.core.attempts import Attempt
+from shardwise.core.decision import EXHAUSTED, Decision, decide
 from shardwise.core.errors import ScenarioError
 from shardwise.core.memory import estimate
 from shardwise.core.memory.states import rule_of_sixteen
@@ -74,7 +75,7 @@ def test_thirty_billion_under_ddp_is_refused_with_the_reason() -> None:
     first = decision.questions[0]
     assert first.verdict == "no"
     assert first.needed_bytes > 480e9
-    assert first.why.startswith("DDP needs ")
+    assert first.why.startswith("DDP with full activation checkpointing needs ")
     assert "optimizer state" in first.why
     assert "too much" in first.why
     assert (decision.strategy, decision.exhausted) == ("zero-3", "parameters")

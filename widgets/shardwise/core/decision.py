@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from shardwise.core import advice, outlook
+from shardwise.core.attempts import Attempt, adjustable, attempt_of, fits, judged
 from shardwise.core.errors import ScenarioError
-from shardwise.core.memory import MemoryReport, estimate
-from shardwise.core.memory.reserve import device_bytes
+from shardwise.core.memory import estimate
 from shardwise.core.scenario import Scenario
-from shardwise.core.strategies import (
-    STRATEGIES,
-    layout_for,
-    split_degrees,
-    tensor_degrees,
-)
 from shardwise.core.training import Training
 
 QUESTIONS = (
@@ -42,19 +35,6 @@ EXHAUSTED = {
     "3d": "whole model",
     "none": "whole model",
 }
-
-
-@dataclass(frozen=True)
-class Attempt:
-    """One strategy tried: the scenario laid out so, what it needs, whether it fits and why."""
-
-    strategy: str
-    scenario: Scenario
-    needed_bytes: float
-    available_bytes: float
-    fits: bool
-    adjustments: tuple[str, ...]
-    why: str
 
 
 @dataclass(frozen=True)
@@ -113,7 +93,7 @@ def decide(scenario: Scenario) -> Decision:
             continue
         attempts = []
         for strategy in strategies:
-            attempt = _attempt(scenario, strategy)
+            attempt = attempt_of(scenario, strategy)
             if attempt is None:
                 continue
             attempts.append(attempt)
@@ -121,7 +101,27 @@ def decide(scenario: Scenario) -> Decision:
                 chosen = attempt
                 break
         questions.append(_question(scenario, text, strategies, tuple(attempts)))
+    if chosen is not None:
+        training = chosen.scenario.training
+        questions = [_restated(scenario, question, training) for question in questions]
     return _decision(scenario, tuple(questions), chosen)
+
+
+def _restated(scenario: Scenario, question: Question, training: Training) -> Question:
+    """A refused question's figures for the training that was chosen, so that all are comparable."""
+    if question.verdict != "no" or not question.attempts:
+        return question
+    attempts = []
+    for attempt in question.attempts:
+        try:
+            report = estimate(attempt.scenario.with_training(training))
+        except ScenarioError:
+            return question
+        restated = judged(scenario, attempt.strategy, report)
+        attempts.append(attempt if restated.fits else restated)
+    best = min(attempts, key=lambda attempt: attempt.needed_bytes)
+    why = " ".join(attempt.why for attempt in attempts)
+    return replace(question, needed_bytes=best.needed_bytes, why=why, attempts=tuple(attempts))
 
 
 def _question(
@@ -143,7 +143,7 @@ def _decision(
         return _no_decision(scenario, questions)
     strategy = _named(chosen)
     exhausted = EXHAUSTED[strategy]
-    if strategy == "ddp" and not _fits(estimate(scenario.with_layout(chosen.scenario.layout))):
+    if strategy == "ddp" and not fits(estimate(scenario.with_layout(chosen.scenario.layout))):
         exhausted = "activations"
     return Decision(
         strategy,
@@ -163,7 +163,7 @@ def _no_decision(scenario: Scenario, questions: tuple[Question, ...]) -> Decisio
     possible = [report for report in reports if not advice.refusal(report)]
     nearest = min(possible, key=lambda report: report.device_bytes)
     active = nearest.parts["activations"] + nearest.parts["logits and loss"]
-    long = _adjustable(nearest) and 2 * active > nearest.peak_bytes
+    long = adjustable(nearest) and 2 * active > nearest.peak_bytes
     exhausted = "activations" if long else "whole model"
     return Decision(
         "none",
@@ -172,7 +172,7 @@ def _no_decision(scenario: Scenario, questions: tuple[Question, ...]) -> Decisio
         questions,
         (),
         outlook.nothing_fits(scenario, exhausted),
-        outlook.context_parallel(scenario, lambda laid: _fits(estimate(laid)))
+        outlook.context_parallel(scenario, lambda laid: fits(estimate(laid)))
         or outlook.more_nodes(scenario, _fitting),
         outlook.notes(scenario, nearest.scenario, "none"),
     )
@@ -189,78 +189,7 @@ def _named(attempt: Attempt) -> str:
 def _fitting(scenario: Scenario) -> str:
     """Which of the strategies that profit from more nodes fits; empty if none does."""
     for strategy in ("zero-3", "tensor"):
-        attempt = _attempt(scenario, strategy)
+        attempt = attempt_of(scenario, strategy)
         if attempt is not None and attempt.fits:
             return strategy
     return ""
-
-
-def _attempt(scenario: Scenario, strategy: str) -> Attempt | None:
-    """The strategy at its smallest degree that fits, or the one that comes nearest."""
-    if strategy == "3d":
-        return None  # the pipeline attempt has tried tensor parallelism along
-    nearest: MemoryReport | None = None
-    for tensor, pipeline in _degrees(scenario, strategy):
-        layout = layout_for(scenario, strategy, tensor, pipeline)
-        for training in _variants(scenario.training):
-            try:
-                report = estimate(scenario.with_layout(layout, training))
-            except ScenarioError:
-                continue
-            if _fits(report) and not advice.refusal(report):
-                return _attempted(scenario, strategy, report)
-            if nearest is None or report.device_bytes < nearest.device_bytes:
-                nearest = report
-            if training == scenario.training and not _adjustable(report):
-                break
-    return None if nearest is None else _attempted(scenario, strategy, nearest)
-
-
-def _attempted(scenario: Scenario, strategy: str, report: MemoryReport) -> Attempt:
-    adjustments = advice.adjustments(scenario.training, report.scenario)
-    refusal = advice.refusal(report) if _fits(report) else ""
-    why = refusal or advice.why(report, STRATEGIES[strategy].name, adjustments)
-    return Attempt(
-        strategy,
-        report.scenario,
-        report.device_bytes,
-        report.usable_bytes,
-        _fits(report) and not refusal,
-        adjustments,
-        why,
-    )
-
-
-def _degrees(scenario: Scenario, strategy: str) -> Iterator[tuple[int, int]]:
-    if strategy == "tensor":
-        yield from ((degree, 1) for degree in tensor_degrees(scenario))
-    elif strategy == "pipeline":
-        yield from split_degrees(scenario)
-    elif strategy == "ddp" or scenario.cluster.world_size > 1 or strategy == "offload":
-        yield 1, 1
-
-
-def _variants(training: Training) -> Iterator[Training]:
-    """The training set-up as given, then with smaller activations, simplest change first."""
-    smaller = advice.smaller_batches(training)
-    for micro_batch in (training.micro_batch, *smaller):
-        yield replace(training, micro_batch=micro_batch)
-    if training.activation_checkpointing != "full":
-        full = replace(training, activation_checkpointing="full", checkpoint_every=0)
-        for micro_batch in (training.micro_batch, *smaller):
-            yield replace(full, micro_batch=micro_batch)
-
-
-def _fits(report: MemoryReport) -> bool:
-    """Whether the upper end of the band is within what the card gives."""
-    return report.high_bytes <= report.usable_bytes
-
-
-def _adjustable(report: MemoryReport) -> bool:
-    """Whether smaller activations could make room at all: everything else fits by itself."""
-    without = max(
-        sum(parts.values()) - parts["activations"] - parts["logits and loss"]
-        for stage in report.stages
-        for parts in stage.phases.values()
-    )
-    return device_bytes(without, report.scenario.cluster.world_size).high <= report.usable_bytes

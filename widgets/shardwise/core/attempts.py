@@ -1,0 +1,99 @@
+"""One strategy tried on a scenario: its smallest degree, its batch and checkpointing, its bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from shardwise.core import advice
+from shardwise.core.errors import ScenarioError
+from shardwise.core.memory import MemoryReport, estimate
+from shardwise.core.memory.reserve import device_bytes
+from shardwise.core.scenario import Scenario
+from shardwise.core.strategies import STRATEGIES, layout_for, split_degrees, tensor_degrees
+from shardwise.core.training import Training
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One strategy tried: the scenario laid out so, what it needs, whether it fits and why."""
+
+    strategy: str
+    scenario: Scenario
+    needed_bytes: float
+    available_bytes: float
+    fits: bool
+    adjustments: tuple[str, ...]
+    why: str
+
+
+def attempt_of(scenario: Scenario, strategy: str) -> Attempt | None:
+    """The strategy at its smallest degree that fits, or the one that comes nearest."""
+    if strategy == "3d":
+        return None  # the pipeline attempt has tried tensor parallelism along
+    nearest: MemoryReport | None = None
+    for tensor, pipeline in _degrees(scenario, strategy):
+        layout = layout_for(scenario, strategy, tensor, pipeline)
+        for training in _variants(scenario.training):
+            try:
+                report = estimate(scenario.with_layout(layout, training))
+            except ScenarioError:
+                continue
+            if fits(report) and not advice.refusal(report):
+                return judged(scenario, strategy, report)
+            if nearest is None or report.device_bytes < nearest.device_bytes:
+                nearest = report
+            if training == scenario.training and not adjustable(report):
+                break
+    return None if nearest is None else judged(scenario, strategy, nearest)
+
+
+def judged(scenario: Scenario, strategy: str, report: MemoryReport) -> Attempt:
+    """The verdict on one layout of a strategy, with its reason."""
+    adjustments = advice.adjustments(scenario.training, report.scenario)
+    refusal = advice.refusal(report) if fits(report) else ""
+    why = refusal or advice.why(report, STRATEGIES[strategy].name, adjustments)
+    return Attempt(
+        strategy,
+        report.scenario,
+        report.device_bytes,
+        report.usable_bytes,
+        fits(report) and not refusal,
+        adjustments,
+        why,
+    )
+
+
+def _degrees(scenario: Scenario, strategy: str) -> Iterator[tuple[int, int]]:
+    if strategy == "tensor":
+        yield from ((degree, 1) for degree in tensor_degrees(scenario))
+    elif strategy == "pipeline":
+        yield from split_degrees(scenario)
+    elif strategy == "ddp" or scenario.cluster.world_size > 1 or strategy == "offload":
+        yield 1, 1
+
+
+def _variants(training: Training) -> Iterator[Training]:
+    """The training set-up as given, then with smaller activations, simplest change first."""
+    smaller = advice.smaller_batches(training)
+    for micro_batch in (training.micro_batch, *smaller):
+        yield replace(training, micro_batch=micro_batch)
+    if training.activation_checkpointing != "full":
+        full = replace(training, activation_checkpointing="full", checkpoint_every=0)
+        for micro_batch in (training.micro_batch, *smaller):
+            yield replace(full, micro_batch=micro_batch)
+
+
+def fits(report: MemoryReport) -> bool:
+    """Whether the upper end of the band is within what the card gives."""
+    return report.high_bytes <= report.usable_bytes
+
+
+def adjustable(report: MemoryReport) -> bool:
+    """Whether smaller activations could make room at all: everything else fits by itself."""
+    without = max(
+        sum(parts.values()) - parts["activations"] - parts["logits and loss"]
+        for stage in report.stages
+        for parts in stage.phases.values()
+    )
+    return device_bytes(without, report.scenario.cluster.world_size).high <= report.usable_bytes
