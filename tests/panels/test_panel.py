@@ -180,6 +180,31 @@ def test_setting_a_bad_scenario_from_a_cell_raises_and_keeps_the_last() -> None:
     assert explorer.scenario is before
 
 
+def test_an_engine_brings_a_stage_that_it_has() -> None:
+    """DDP has stage 0 only, DeepSpeed all; an interleaved schedule brings two virtual stages."""
+    explorer = Explorer({"cluster": {"nodes": 4}, "layout": {"pipeline_parallel": 4}})
+    explorer.controls["layout.schedule"].value = "interleaved"
+    assert explorer.scenario.layout.virtual_stages == 2
+    explorer.controls["layout.schedule"].value = "1f1b"
+    assert explorer.scenario.layout.virtual_stages == 1
+    explorer.controls["layout.engine"].value = "ddp"
+    assert explorer.scenario.layout.zero_stage == 0
+    explorer.controls["layout.engine"].value = "deepspeed"
+    assert explorer.scenario.layout.zero_stage == 0
+    assert explorer.feed.data["problem"] == []
+
+
+def test_a_field_s_own_error_outlives_another_control_s_move() -> None:
+    """Text that cannot be read keeps its sentence until it is mended or replaced."""
+    explorer = Explorer()
+    typed(explorer, "cluster.nodes", "abc")
+    typed(explorer, "training.micro_batch", "2")
+    assert "allowed" in explorer.controls["cluster.nodes"].error  # type: ignore[union-attr]
+    explorer.scenario = {"model": {"parameters": 1e9}}
+    assert explorer.controls["cluster.nodes"].error == ""  # type: ignore[union-attr]
+    assert explorer.controls["cluster.nodes"].text == "1"  # type: ignore[union-attr]
+
+
 def test_a_new_card_brings_its_own_links_and_host_memory() -> None:
     """Choosing a T4 must not leave NVLink 4 behind."""
     explorer = Explorer()

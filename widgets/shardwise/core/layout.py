@@ -15,7 +15,7 @@ from shardwise.core.fields import choice, flag, section, whole
 ENGINES = ("ddp", "zero-redundancy", "fsdp1", "fsdp2", "deepspeed", "megatron")
 SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero-bubble")
 OFFLOADS = ("none", "cpu", "nvme")
-_STAGES = {
+ZERO_STAGES: Mapping[str, tuple[int, ...]] = {
     "ddp": (0,),
     "zero-redundancy": (1,),
     "fsdp1": (2, 3),
@@ -197,7 +197,7 @@ def _offload(given: Mapping[str, object], key: str) -> str:
 
 def _zero_stage(given: Mapping[str, object], engine: str) -> int:
     """The stage asked for; for FSDP, `reshard_after_forward` says 3 (True) or 2 (False)."""
-    allowed = _STAGES[engine]
+    allowed = ZERO_STAGES[engine]
     reshard = given.get("reshard_after_forward")
     if reshard is not None and engine in ("fsdp1", "fsdp2"):
         from_reshard = 3 if flag(reshard, "layout.reshard_after_forward") else 2

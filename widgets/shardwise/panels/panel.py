@@ -11,14 +11,16 @@ import traitlets
 from shardwise.core.cluster import Cluster
 from shardwise.core.decision import Decision, decide
 from shardwise.core.errors import ScenarioError
+from shardwise.core.layout import ZERO_STAGES
 from shardwise.core.memory import MemoryReport, estimate
 from shardwise.core.permalink import from_query
 from shardwise.core.scenario import Scenario
-from shardwise.panels.controls import Control
+from shardwise.panels.controls import Control, Number
 from shardwise.panels.feed import Feed
 from shardwise.panels.fields import cluster_group, layout_group, training_group
 from shardwise.panels.live_text import LiveText, bullets, error
 from shardwise.panels.model_field import ModelField
+from shardwise.panels.number_field import number_text
 from shardwise.panels.permalink import Permalink
 from shardwise.panels.scenario_trait import ScenarioTrait
 from shardwise.panels.view import feed_data
@@ -48,6 +50,8 @@ class Panel(widgets.VBox):
         for group in self.groups:
             self.controls |= group.controls
         self._loading = False
+        self._spelled: Scenario | None = None
+        self._problem_at: Control | ModelField | None = None
         self._notes: tuple[str, ...] = ()
         super().__init__(layout=widgets.Layout(width="100%", min_width="0"))
         self.scenario = self._opened(scenario)
@@ -86,7 +90,8 @@ class Panel(widgets.VBox):
     def _scenario_set(self, change: Mapping[str, Any]) -> None:
         self.set_trait("report", estimate(change["new"]))
         self.set_trait("decision", decide(change["new"]))
-        self._show_values(change["new"])
+        if change["new"] is not self._spelled:  # a control that moved shows its value already
+            self._show_values(change["new"])
         self.refresh()
 
     def _follow_link(self, search: str) -> None:
@@ -106,10 +111,10 @@ class Panel(widgets.VBox):
             for path, control in self.controls.items():
                 value = values[path]
                 shown = 0 if path == "training.global_batch" and value is None else value
-                if control.value != shown:
-                    _show(control, shown)
+                _show(control, shown)
                 control.show_error("")
             self.model.show_error("")
+            self._problem_at = None
         finally:
             self._loading = False
 
@@ -117,22 +122,34 @@ class Panel(widgets.VBox):
         if self._loading:
             return
         self._notes = ()
-        if path == "cluster.gpu":
-            self._follow_card()
+        self._follow(path)
         try:
-            self.scenario = Scenario.from_dict(self._asked())
+            self._spelled = Scenario.from_dict(self._asked())
+            self.scenario = self._spelled
         except ScenarioError as problem:
             self._show_problem(path, problem)
         else:
-            self.refresh() if self.feed.data.get("problem") else None
+            self._clear_problem()
 
-    def _follow_card(self) -> None:
-        """A new card brings its own links and the usual host memory."""
-        usual = flat({"cluster": Cluster.from_dict({"gpu": self._value("cluster.gpu")}).to_dict()})
+    def _follow(self, path: str) -> None:
+        """What else a choice brings along: a card its links, an engine a stage that it has."""
+        brought: dict[str, object] = {}
+        value = self.controls[path].value if path in self.controls else None
+        if path == "cluster.gpu":
+            usual = flat({"cluster": Cluster.from_dict({"gpu": value}).to_dict()})
+            brought = {path: usual[path] for path in _FOLLOWS_CARD}
+        elif path == "layout.engine":
+            stages = ZERO_STAGES[str(value)]
+            if self.controls["layout.zero_stage"].value not in stages:
+                brought = {"layout.zero_stage": stages[-1]}
+        elif path == "layout.schedule":
+            several = self.controls["layout.virtual_stages"].value != 1
+            if several != (value == "interleaved"):
+                brought = {"layout.virtual_stages": 1 if several else 2}
         self._loading = True
         try:
-            for path in _FOLLOWS_CARD:
-                _show(self.controls[path], usual[path])
+            for name, shown in brought.items():
+                _show(self.controls[name], shown)
         finally:
             self._loading = False
 
@@ -155,13 +172,20 @@ class Panel(widgets.VBox):
 
     def _show_problem(self, path: str, problem: ScenarioError) -> None:
         """The sentence at the control that it names, or at the one just moved."""
-        kept = "What is shown is the last scenario that worked."
+        self._clear_problem()
+        sentence = f"{problem} What is shown is the last scenario that worked."
         named = problem.field if problem.field in self.controls else path
-        if named == "model":
-            self.model.show_error(f"{problem} {kept}")
-        else:
-            self.controls[named].show_error(f"{problem} {kept}")
-        self.feed.push({"problem": [error(f"{problem} {kept}")]})
+        self._problem_at = self.model if named == "model" else self.controls[named]
+        self._problem_at.show_error(sentence)
+        self.feed.push({"problem": [error(sentence)]})
+
+    def _clear_problem(self) -> None:
+        """Take the sentence away; what a field says of its own text stays."""
+        if self._problem_at is not None:
+            self._problem_at.show_error("")
+            self._problem_at = None
+        if self.feed.data.get("problem"):
+            self.feed.push({"problem": []})
 
 
 def flat(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -187,4 +211,7 @@ def _show(control: Control, value: Any) -> None:
     dropdown = getattr(control, "dropdown", None)
     if dropdown is not None and value not in [option for _, option in dropdown.options]:
         dropdown.options = (*dropdown.options, ("as given", value))
-    control.value = value
+    if control.value != value:
+        control.value = value
+    elif isinstance(control, Number):
+        control.text = number_text(value)  # in place of text that could not be read

@@ -53,13 +53,16 @@ function drawOne(listener) {
   listener.draw();
 }
 
-function publish(channel, data) {
-  const texts = {};
-  for (const [key, value] of Object.entries(data)) texts[key] = JSON.stringify(value);
+// Every entry comes as JSON text; only what differs from the last time is parsed.
+function publish(channel, texts) {
+  const { data, texts: before } = channel;
+  const changed = Object.keys(texts).filter((key) => texts[key] !== before[key]);
+  for (const key of Object.keys(before)) if (!(key in texts)) changed.push(key);
+  for (const key of changed) data[key] = key in texts ? JSON.parse(texts[key]) : undefined;
   for (const listener of channel.listeners) {
-    if (listener.keys.some((key) => texts[key] !== channel.texts[key])) listener.stale = true;
+    if (listener.keys.some((key) => changed.includes(key))) listener.stale = true;
   }
-  Object.assign(channel, { data, texts, serial: channel.serial + 1 });
+  Object.assign(channel, { texts: { ...texts }, serial: channel.serial + 1 });
   channel.schedule();
 }
 
