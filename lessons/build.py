@@ -23,11 +23,13 @@ SOURCE = HERE / "source"
 MOST_CODE_CELLS = 12
 KEYS = ("title", "teaching", "exercises", "ranks", "peak_mb", "objectives", "prerequisites",
         "misconception")  # fmt: skip
-PLANS = {
-    "Half a day": (1, 2, 4, 9),
-    "One day": (1, 2, 4, 5, 6, 9, 12),
-    "Two days": tuple(range(15)),
+PLANS = {  # lessons of each day; what a lesson asks for comes before it
+    "Half a day": ((0, 1, 2, 4),),
+    "One day": ((0, 1, 2, 4, 5, 6, 9),),
+    "Two days": ((0, 1, 2, 3, 4, 5, 6, 7), (8, 9, 10, 11, 12, 13, 14)),
 }
+START, LUNCH = 9 * 60, 11 * 60 + 45  # minutes after midnight; lunch once a lesson ends after it
+BREAK_MINUTES, LUNCH_MINUTES, MOST_WITHOUT_BREAK = 10, 50, 105
 
 _FENCE = re.compile(r"^```python(?P<words>[^\n]*)\n(?P<code>.*?)^```$", re.DOTALL | re.MULTILINE)
 
@@ -155,11 +157,14 @@ def index(lessons: list[Lesson]) -> str:
             f"| “{front['misconception']}” |"
         )
     lines += ["", "Minutes are teaching + exercises.", "", "## Plans", ""]
-    for plan, numbers in PLANS.items():
-        chosen = [lesson for lesson in lessons if lesson.number in numbers]
-        names = ", ".join(f"{lesson.number} {lesson.front['title']}" for lesson in chosen)
-        hours = sum(lesson.minutes for lesson in chosen) / 60
-        lines.append(f"- **{plan}** ({hours:.1f} h of lessons): {names}.")
+    for plan, days in PLANS.items():
+        lines += plan_lines(plan, [[x for x in lessons if x.number in day] for day in days])
+    lines += [
+        "The [guide](guide.md) says what to expect and what goes wrong; the",
+        "[inventory](inventory.md) asks the same questions before and after; the",
+        "[record](recorded.md) shows what every lesson printed elsewhere. To check a machine:",
+        "`python -m shardwise.lab.classroom`.",
+    ]
     lines += [
         "",
         "## Exercises",
@@ -169,6 +174,37 @@ def index(lessons: list[Lesson]) -> str:
         "",
     ]
     return "\n".join(lines)
+
+
+def plan_lines(plan: str, days: list[list[Lesson]]) -> list[str]:
+    """A plan with the times of its lessons, breaks and lunch."""
+    hours = sum(lesson.minutes for day in days for lesson in day) / 60
+    lines = [f"### {plan} ({hours:.1f} h of lessons)", ""]
+    for number, day in enumerate(days, 1):
+        if len(days) > 1:
+            lines += [f"Day {number}", ""]
+        lines += ["| time | |", "|---|---|"]
+        lines += [f"| {at // 60}:{at % 60:02} | {words} |" for at, words in timetable(day)]
+        lines.append("")
+    return lines
+
+
+def timetable(day: list[Lesson]) -> list[tuple[int, str]]:
+    """(minute of the day, what begins then), the end included."""
+    entries: list[tuple[int, str]] = []
+    at = rested = START
+    lunched = False
+    for lesson in day:
+        if not lunched and at >= LUNCH:
+            entries.append((at, "lunch"))
+            at = rested = at + LUNCH_MINUTES
+            lunched = True
+        elif at > rested and at + lesson.minutes - rested > MOST_WITHOUT_BREAK:
+            entries.append((at, "break"))
+            at = rested = at + BREAK_MINUTES
+        entries.append((at, f"{lesson.number} [{lesson.front['title']}]({lesson.name}.ipynb)"))
+        at += lesson.minutes
+    return [*entries, (at, "end")]
 
 
 def main() -> None:

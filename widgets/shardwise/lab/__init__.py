@@ -11,6 +11,7 @@ from typing import Any
 
 _HOMES = {
     "run": "ranks",
+    "RunButton": "button",
     "RunResult": "result",
     "RankResult": "result",
     "RanksFailed": "result",

@@ -134,5 +134,5 @@ def _settled(report: Report) -> Report:
 
 
 def _load() -> None:
-    """The lessons' exercises register themselves when their module is imported."""
-    from shardwise.lab import exercises  # noqa: F401
+    """The lessons' exercises register themselves when their modules are imported."""
+    from shardwise.lab import exercises, exercises_choosing  # noqa: F401
