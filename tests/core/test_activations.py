@@ -132,7 +132,7 @@ def traced_layer(architecture: str) -> str:
     section = text.split(f"\n## {architecture}\n")[1].split("\n## ")[0]
     found = re.search(r"\*\*layer\*\*[^`]*`([^`]+)` bytes", section)
     assert found is not None
-    return found[1].replace("·", "*")
+    return re.sub(r"(?<=\d)(?=[a-z])", "*", found[1].replace("·", "*"))
 
 
 @pytest.mark.parametrize(
@@ -144,13 +144,19 @@ def traced_layer(architecture: str) -> str:
         ("mistral", "mistral-7b"),
         ("qwen2", "qwen2.5-0.5b"),
         ("qwen2", "qwen2.5-7b"),
+        ("qwen3", "qwen3-8b"),
+        ("phi3", "phi-4"),
+        ("gpt_neox", "pythia-1.4b"),
+        ("bert", "bert-large"),
+        ("gpt2", "gpt2-xl"),
+        ("opt", "opt-1.3b"),
     ],
 )
 @pytest.mark.parametrize(("batch", "length"), [(1, 2048), (3, 512)])
 def test_transformers_layers_agree_with_their_trace(
     architecture: str, name: str, batch: int, length: int
 ) -> None:
-    """The formula is the traced one less 8 bytes a token (two rsqrt) and 24 bytes of RNG state."""
+    """The formula is the traced one but for 24 bytes of the kernel's random-number state."""
     shape = load_model(name).block_groups[0][0]
     names = {
         "b": batch, "s": length, "h": shape.hidden, "a": shape.heads, "kv": shape.kv_heads,
@@ -159,8 +165,7 @@ def test_transformers_layers_agree_with_their_trace(
     traced = eval(traced_layer(architecture), {"__builtins__": {}}, names)
     kernel = Kernel(2, 1, False, "flash", "transformers")
     ours = block_saved(shape, Tokens(batch, length, length), kernel).total
-    assert traced - ours == 8 * batch * length + 24
-    assert ours == pytest.approx(traced, rel=5e-4)
+    assert traced - ours == 24
 
 
 def test_fused_modules_keep_about_half_of_the_norms() -> None:
@@ -172,7 +177,7 @@ def test_fused_modules_keep_about_half_of_the_norms() -> None:
         for code in ("transformers", "torchtitan", "megatron", "compiled")
     }
     unit = 4096 * shape.hidden
-    assert by_code["transformers"]["norms"] == 12 * unit
+    assert by_code["transformers"]["norms"] == 12 * unit + 2 * 4 * 4096
     assert by_code["torchtitan"]["norms"] == by_code["megatron"]["norms"] == 4 * unit
     assert by_code["megatron"]["MLP"] < by_code["torchtitan"]["MLP"]
 

@@ -160,8 +160,8 @@ def test_a_million_tokens_need_context_parallelism() -> None:
     decision = decide(asked)
     assert (decision.strategy, decision.exhausted) == ("none", "activations")
     assert "1,048,576 tokens" in decision.headline
-    assert "layout.context_parallel 16" in decision.next_step
-    for degree, fits in ((16, True), (8, False)):
+    assert "layout.context_parallel 8" in decision.next_step
+    for degree, fits in ((8, True), (4, False)):
         tried = scenario(
             "llama-3-8b", "h100-sxm-80gb", 8, 4, {"context_parallel": degree},
             sequence_length=2**20, activation_checkpointing="full", loss="chunked",

@@ -259,7 +259,8 @@ def test_fsdp_gathers_the_root_and_two_blocks() -> None:
     block = model.blocks[0].parameters
     root = model.parameters - model.layers * block
     assert gathered(estimate(laid)) == 2 * (root + 2 * block)
-    assert estimate(laid).phases["forward"]["gathered layers"] == 2 * (root + 2 * block)
+    for phase in ("forward", "loss"):  # the last block's buffer, then its prefetch
+        assert estimate(laid).phases[phase]["gathered layers"] == 2 * (root + block)
     kept = scenario(layout={"reshard_after_forward": False})
     assert gathered(estimate(kept)) == 2 * model.parameters
     assert gathered(estimate(scenario(layout={"engine": "ddp"}))) == 0
@@ -281,16 +282,18 @@ def test_deepspeeds_stage_3_keeps_its_gradient_buffer_between_steps() -> None:
 
 
 def test_backward_peaks_at_its_end_when_gradients_outweigh_activations() -> None:
-    """7B under DDP with 128 tokens: all 14 GB of gradients beside the first block's activations."""
+    """7B under DDP with 128 tokens: the blocks' gradients beside the first block's activations."""
     report = estimate(scenario({"parameters": 7e9}, {"engine": "ddp"}, sequence_length=128))
     parts, stage = (
         report.phases["backward"],
         stages_of(report.scenario.model, report.scenario.layout)[0],
     )
-    totals = stage_activations(report.scenario, stage)
-    assert parts["gradients"] == 14e9
-    assert totals.first_block == pytest.approx(totals.kept / report.scenario.model.layers)
-    assert parts["activations"] == totals.first_block + totals.working_set
+    first = stage_activations(report.scenario, stage).blocks[0]
+    assert 0.95 * 14e9 < parts["gradients"] <= 14e9
+    assert parts["activations"] <= first.kept + max(moment.extra for moment in first.moments) + (
+        stage_activations(report.scenario, stage).early
+    )
+    assert report.phases["gradients complete"]["gradients"] == 14e9
 
 
 def test_offload_moves_the_optimizer_to_the_host() -> None:

@@ -114,13 +114,18 @@ def test_the_installed_wheel_equals_the_checkout(installed: Path) -> None:
 
 
 def test_the_wheel_holds_the_package_its_data_and_its_notebooks(built: Built) -> None:
-    """Inside shardwise/: every file of widgets/shardwise, data and notebooks; nothing beside."""
+    """Every file of widgets/shardwise, data and notebooks; beside them Voila's page template."""
     with zipfile.ZipFile(built.wheel) as wheel:
         names = set(wheel.namelist())
-    inside = {name for name in names if ".dist-info/" not in name}
+    shared = {name for name in names if ".data/data/" in name}
+    inside = {name for name in names - shared if ".dist-info/" not in name}
     expected = {name.removeprefix("widgets/") for name in _own_files("widgets")}
     expected |= {f"shardwise/{name}" for name in _own_files("data") | _own_files("notebooks")}
     assert inside == expected
+    templates = {name for name in expected if name.startswith("shardwise/jupyter/")}
+    assert {name.partition(".data/data/share/jupyter/")[2] for name in shared} == {
+        name.removeprefix("shardwise/jupyter/") for name in templates
+    }
     assert "shardwise/py.typed" in inside
     assert "shardwise/data/gpus.csv" in inside
 

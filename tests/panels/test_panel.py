@@ -269,3 +269,72 @@ def test_downloads_hold_the_scenario_and_its_numbers() -> None:
     assert Scenario.from_dict(json.loads(explorer.scenario_json())) == explorer.scenario
     numbers = json.loads(explorer.numbers_json())
     assert numbers["decision"]["strategy"] == explorer.decision.strategy
+
+
+def test_the_problem_line_stays_while_the_controls_are_refused() -> None:
+    """Opening a tab must not hide what is wrong; going back to the last good value clears it."""
+    explorer = Explorer()
+    explorer.controls["layout.sequence_parallel"].value = True
+    assert explorer.feed.data["problem"]
+    explorer.more.selected_index = 2
+    assert explorer.feed.data["problem"]
+    explorer.controls["layout.sequence_parallel"].value = False
+    assert explorer.feed.data["problem"] == []
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"model": "llama-3-70b", "cluster": {"gpus_per_node": 1, "host_memory_gib": 1280}},
+        {"layout": {"shard": 4}},
+        {"layout": {"pipeline_parallel": 2, "layers_per_stage": [20, 12]}},
+        {"cluster": {"gpu": "t4", "gpus_per_node": 8, "host_memory_gib": 128}},
+    ],
+)
+def test_links_and_moves_keep_what_has_no_control(given: dict[str, object]) -> None:
+    """A link reopens the same scenario, and moving the micro-batch changes the micro-batch only."""
+    scenario = Scenario.from_dict(given)
+    assert from_query(to_query(scenario)).scenario == scenario
+    explorer = Explorer(scenario)
+    typed(explorer, "training.micro_batch", "2")
+    expected = scenario.to_dict()
+    expected["training"]["micro_batch"] = 2  # type: ignore[index]
+    assert explorer.scenario == Scenario.from_dict(expected)
+
+
+def test_host_memory_follows_the_number_of_cards() -> None:
+    """Usual host memory stays usual for another card or count; a typed one stays."""
+    explorer = Explorer()
+    explorer.controls["cluster.gpu"].value = "t4"
+    usual = Scenario.from_dict({"cluster": {"gpu": "t4", "gpus_per_node": 8}}).cluster
+    assert explorer.scenario.cluster == usual
+    typed(explorer, "cluster.gpus_per_node", "1")
+    usual = Scenario.from_dict({"cluster": {"gpu": "t4", "gpus_per_node": 1}}).cluster
+    assert explorer.scenario.cluster == usual
+    typed(explorer, "cluster.host_memory_gib", "99")
+    typed(explorer, "cluster.gpus_per_node", "2")
+    assert explorer.scenario.cluster.host_memory_bytes == 99 * 2**30
+
+
+def test_every_refused_strategy_still_gives_a_decision() -> None:
+    """A global batch smaller than every layout's least is answered, not raised."""
+    explorer = Explorer({"model": "llama-3.1-405b", "training": {"micro_batch": 2}})
+    typed(explorer, "training.global_batch", "1")
+    assert explorer.decision.strategy == "none"
+
+
+def test_the_files_tab_says_what_the_program_really_runs() -> None:
+    """torch keeps no master weights; where its program does not fit, the page says so."""
+    explorer = Explorer({"model": "llama-3-8b"})
+    explorer.more.selected_index = 4
+    said = json.dumps(explorer.feed.data["files"])
+    assert "What the program runs needs" in said and "GiB" in said
+
+
+def test_a_config_from_elsewhere_stands_in_its_box() -> None:
+    """A config set from a cell can be read and edited, and cannot be changed from outside."""
+    config = dict(CONFIG)
+    explorer = Explorer({"model": config})
+    assert json.loads(explorer.model.text.value) == CONFIG
+    config["num_hidden_layers"] = 1
+    assert explorer.scenario.to_dict()["model"]["num_hidden_layers"] == 32  # type: ignore[index]

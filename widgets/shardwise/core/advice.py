@@ -46,7 +46,7 @@ def adjustments(given: Training, laid: Scenario) -> tuple[str, ...]:
     if training.micro_batch != given.micro_batch:
         line = f"micro-batch {given.micro_batch} -> {training.micro_batch}"
         if given.global_batch is not None and laid.micro_batches > 1:
-            line += f" ({laid.micro_batches} accumulated keep the global batch)"
+            line += f" ({laid.micro_batches} accumulated: {laid.global_batch} samples a step)"
         lines.append(line)
     if training.activation_checkpointing != given.activation_checkpointing:
         lines.append("full activation checkpointing (about a third more compute)")
@@ -99,7 +99,8 @@ def why(report: MemoryReport, name: str, changes: tuple[str, ...]) -> str:
     largest = f"mostly {PARTS[part]} ({format_gib(report.parts[part])})"
     if report.high_bytes <= report.usable_bytes:
         spare = report.usable_bytes - report.device_bytes
-        return f"{needs} {room}, {largest}; {format_gib(spare)} to spare."
+        guess = "; uncertain, as the shape is guessed" if report.verdict == "uncertain" else ""
+        return f"{needs} {room}, {largest}; {format_gib(spare)} to spare{guess}."
     if report.device_bytes <= report.usable_bytes:
         high = format_gib(report.high_bytes)
         return f"{needs} {room}, {largest}, and up to {high} with fragmentation: too tight."

@@ -160,8 +160,9 @@ def _decision(
 def _no_decision(scenario: Scenario, questions: tuple[Question, ...]) -> Decision:
     attempts = [attempt for question in questions for attempt in question.attempts]
     reports = [estimate(attempt.scenario) for attempt in attempts]
-    possible = [report for report in reports if not advice.refusal(report)]
+    possible = [report for report in reports if not advice.refusal(report)] or reports
     nearest = min(possible, key=lambda report: report.device_bytes)
+    short = [report.host_bytes_per_node for report in reports if fits(report)]
     active = nearest.parts["activations"] + nearest.parts["logits and loss"]
     long = adjustable(nearest) and 2 * active > nearest.peak_bytes
     exhausted = "activations" if long else "whole model"
@@ -171,7 +172,7 @@ def _no_decision(scenario: Scenario, questions: tuple[Question, ...]) -> Decisio
         scenario,
         questions,
         (),
-        outlook.nothing_fits(scenario, exhausted),
+        outlook.nothing_fits(scenario, exhausted, min(short, default=0.0)),
         outlook.context_parallel(scenario, lambda laid: fits(estimate(laid)))
         or outlook.more_nodes(scenario, _fitting),
         outlook.notes(scenario, nearest.scenario, "none"),

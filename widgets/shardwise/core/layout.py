@@ -163,6 +163,13 @@ class Layout:
                 "none unless zero_stage is 3",
                 "only sharded parameters can be offloaded",
             )
+        if self.offload_optimizer != "none" and (self.engine, self.zero_stage) == ("deepspeed", 0):
+            raise ScenarioError(
+                "layout.offload.optimizer",
+                self.offload_optimizer,
+                "none with zero_stage 0",
+                "offloading is part of ZeRO: take stage 1, 2 or 3",
+            )
         if self.offload_optimizer != "none" and self.engine in ("ddp", "zero-redundancy"):
             raise ScenarioError(
                 "layout.offload.optimizer",

@@ -18,16 +18,21 @@ _LOGITS = "logits and loss"
 _SHARDING = ("zero-1", "zero-2", "zero-3")
 
 
-def nothing_fits(scenario: Scenario, exhausted: str) -> str:
-    """The headline when no strategy fits."""
+def nothing_fits(scenario: Scenario, exhausted: str, host_bytes: float) -> str:
+    """The headline when no strategy fits; `host_bytes` a node would make offloading fit (or 0)."""
     cluster, training = scenario.cluster, scenario.training
     gpus = "the one GPU" if cluster.world_size == 1 else f"these {cluster.world_size} GPUs"
+    if host_bytes > cluster.host_memory_bytes:
+        return (
+            f"Nothing fits on {gpus}, but with {format_gib(host_bytes)} of host memory a node "
+            f"instead of {format_gib(cluster.host_memory_bytes)} offloading the optimizer would."
+        )
     if exhausted == "activations":
         return (
             f"Nothing fits on {gpus}: the activations of one sample of "
             f"{training.sequence_length:,} tokens are too large, even with full checkpointing."
         )
-    return f"Nothing fits on {gpus}: the whole model is too large for this cluster."
+    return f"Nothing fits on {gpus}: none of the strategies makes the whole model fit."
 
 
 def context_parallel(scenario: Scenario, fits: Callable[[Scenario], bool]) -> str:
@@ -36,6 +41,9 @@ def context_parallel(scenario: Scenario, fits: Callable[[Scenario], bool]) -> st
     Context parallelism splits each sample's tokens, and states are sharded over data x context
     (torchtitan's `context_parallel_degree`).
     """
+    shapes = [shape for shape, _ in scenario.model.block_groups]
+    if not all(shape.attention and shape.causal for shape in shapes):
+        return ""  # ring attention is for decoders' self-attention
     leanest = replace(
         scenario.training, micro_batch=1, activation_checkpointing="full", checkpoint_every=0
     )
@@ -92,6 +100,9 @@ def notes(asked: Scenario, chosen: Scenario, strategy: str) -> tuple[str, ...]:
             f"In the layout as given, ZeRO stage {layout.zero_stage} has no effect: the "
             "data-parallel degree that it shards over is 1."
         )
+    positions, length = asked.model.max_positions, asked.training.sequence_length
+    if 0 < positions < length:
+        lines.append(f"The config allows {positions:,} positions, fewer than {length:,} tokens.")
     wanted, replicas = asked.training.global_batch, chosen.data_parallel
     if strategy != "none" and wanted is not None and replicas > wanted:
         lines.append(

@@ -41,16 +41,28 @@ def to_query(scenario: Scenario) -> str:
     """
     given = scenario.to_dict()
     pairs: list[tuple[str, str]] = [("v", VERSION), *_model_pairs(given["model"])]
-    base = Cluster.from_dict({"gpu": _mapping(given, "cluster")["gpu"]}).to_dict()
+    cluster = _mapping(given, "cluster")
+    base = Cluster.from_dict({k: cluster[k] for k in ("gpu", "gpus_per_node")}).to_dict()
     for section in ("cluster", "training", "layout"):
         own = _flat(_mapping(given, section))
         usual = _flat(base) if section == "cluster" else _USUAL[section]
         if section == "cluster":
-            usual["gpu"] = _USUAL["cluster"]["gpu"]
+            usual |= {
+                "gpu": _USUAL["cluster"]["gpu"],
+                "gpus_per_node": scenario.cluster.gpu.gpus_per_node,
+            }
         for key, value in own.items():
-            if value != usual.get(key) and key not in ("data_parallel", "shard"):
+            if key == "data_parallel" or (key == "shard" and value == _whole_group(scenario)):
+                continue
+            if value != usual.get(key):
                 pairs.append((key, value if isinstance(value, str) else json.dumps(value)))
     return urlencode(pairs)
+
+
+def _whole_group(scenario: Scenario) -> int:
+    """The ranks that states are sharded over when nothing else is said."""
+    group = scenario.data_parallel * scenario.layout.context_parallel
+    return group if scenario.layout.zero_stage else 1
 
 
 def from_query(query: str) -> Opened:
@@ -145,6 +157,9 @@ def _model(pairs: dict[str, str], notes: list[str]) -> object:
     source: object = DEFAULT_MODEL
     if config is not None:
         source = _unpacked(config)
+        if source is None:
+            notes.append("The link's config could not be read; the default model is shown.")
+            return DEFAULT_MODEL
     elif parameters is not None:
         source = {"parameters": parameters}
     elif name is not None:
@@ -165,7 +180,7 @@ def _unpacked(text: str) -> object:
         plain = unpacker.decompress(packed, LONGEST_CONFIG)
         return json.loads(plain)
     except (binascii.Error, zlib.error, ValueError, RecursionError):
-        return text[:60]
+        return None
 
 
 def _usual() -> dict[str, dict[str, object]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -45,7 +46,7 @@ class Scenario:
         7000000000
         """
         given = section(value, "scenario", _SECTIONS)
-        source = given.get("model", DEFAULT_MODEL)
+        source = _copied(given.get("model", DEFAULT_MODEL))
         cluster = given.get("cluster", {})
         if not isinstance(cluster, Mapping):
             raise ScenarioError("cluster", cluster, "a dict of gpu, gpus_per_node, nodes, ...")
@@ -83,7 +84,7 @@ class Scenario:
     def to_dict(self) -> dict[str, object]:
         """Plain values that `from_dict` reads back to an equal scenario."""
         return {
-            "model": self.model_source,
+            "model": _copied(self.model_source),
             "cluster": self.cluster.to_dict(),
             "training": self.training.to_dict(),
             "layout": self.layout.to_dict(),
@@ -126,6 +127,18 @@ class Scenario:
     @cached_property
     def _hash(self) -> int:
         return hash((self.model, self.cluster, self.training, self.layout))
+
+
+def _copied(source: object) -> object:
+    """A config's own copy, so that nobody changes a scenario from outside; it must be JSON."""
+    if not isinstance(source, Mapping) or set(source) == {"parameters"}:
+        return source
+    try:
+        return json.loads(json.dumps(source, allow_nan=False))
+    except (TypeError, ValueError, RecursionError):
+        raise ScenarioError(
+            "model", source, "a config of what JSON can hold: no NaN, no bytes, no objects"
+        ) from None
 
 
 def model_from(source: object) -> Model:

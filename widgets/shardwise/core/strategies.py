@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -12,11 +13,10 @@ from shardwise.core.scenario import Scenario, divides_heads
 
 @dataclass(frozen=True)
 class Strategy:
-    """One rung of the ladder: `code` names what to use, `moves` what it costs on the wire."""
+    """One rung of the ladder: `moves` is what it costs on the wire."""
 
     key: str
     name: str
-    code: str
     moves: str
 
 
@@ -24,49 +24,77 @@ STRATEGIES: Mapping[str, Strategy] = {
     s.key: s
     for s in (
         Strategy(
-            "ddp", "DDP", "torch DistributedDataParallel",
+            "ddp", "DDP",
             "one all-reduce of the gradients a step",
         ),
         Strategy(
-            "zero-1", "ZeRO-1", "ZeroRedundancyOptimizer, or DeepSpeed stage 1",
+            "zero-1", "ZeRO-1",
             "as DDP, since reduce-scatter and all-gather add up to one all-reduce",
         ),
         Strategy(
-            "zero-2", "ZeRO-2", "FSDP2 with reshard_after_forward=False, or DeepSpeed stage 2",
+            "zero-2", "ZeRO-2",
             "as DDP, since reduce-scatter and all-gather add up to one all-reduce",
         ),
         Strategy(
-            "zero-3", "ZeRO-3 / FSDP", "FSDP2 fully_shard, or DeepSpeed stage 3",
+            "zero-3", "ZeRO-3 / FSDP",
             "1.5 times DDP, since parameters are gathered in forward and again in backward",
         ),
         Strategy(
             "offload", "ZeRO-3 + optimizer offload",
-            "FSDP2 with CPUOffloadPolicy, or DeepSpeed stage 3 with offload_optimizer",
             "as ZeRO-3; gradients and weights cross PCIe each step, the CPU runs the optimizer",
         ),
         Strategy(
-            "tensor", "tensor parallel + FSDP", "parallelize_module inside a node, FSDP2 over it",
+            "tensor", "tensor parallel + FSDP",
             "all-reduces of activations in every block, so it stays inside a node",
         ),
         Strategy(
-            "pipeline", "pipeline parallel", "torch.distributed.pipelining",
+            "pipeline", "pipeline parallel",
             "activations between neighboring stages only, and an idle bubble",
         ),
         Strategy(
             "3d", "3D: pipeline x data x tensor",
-            "torch.distributed.pipelining over FSDP2 over parallelize_module, or Megatron-LM",
             "all of the above, each on its own axis",
         ),
     )
 }  # fmt: skip
 
 
+_CODE: Mapping[tuple[str, int], str] = {
+    ("ddp", 0): "torch DistributedDataParallel",
+    ("zero-redundancy", 1): "torch ZeroRedundancyOptimizer over DistributedDataParallel",
+    ("fsdp1", 2): "torch FullyShardedDataParallel with SHARD_GRAD_OP",
+    ("fsdp1", 3): "torch FullyShardedDataParallel",
+    ("fsdp2", 2): "torch FSDP2: fully_shard(..., reshard_after_forward=False)",
+    ("fsdp2", 3): "torch FSDP2: fully_shard(...)",
+    ("megatron", 0): "Megatron-LM",
+    ("megatron", 1): "Megatron-LM with the distributed optimizer",
+}
+
+
+def code_of(layout: Layout) -> str:
+    """What to use for a layout, by the names that its code has.
+
+    >>> code_of(Layout(engine="deepspeed", zero_stage=1))
+    'DeepSpeed stage 1'
+    """
+    code = _CODE.get((layout.engine, layout.zero_stage), f"DeepSpeed stage {layout.zero_stage}")
+    if layout.offload_optimizer != "none":
+        with_offload = "offload_optimizer" if layout.engine == "deepspeed" else "CPUOffloadPolicy"
+        code += f", with {with_offload}"
+    if layout.tensor_parallel > 1:
+        code += ", over parallelize_module inside a node"
+    if layout.pipeline_parallel > 1:
+        code += ", in stages of torch.distributed.pipelining"
+    return code
+
+
 def layout_for(scenario: Scenario, strategy: str, tensor: int = 1, pipeline: int = 1) -> Layout:
     """The layout of one strategy on this scenario's cluster, in its engine's family.
 
     A scenario whose engine is DeepSpeed climbs DeepSpeed's stages; any other climbs torch's own:
-    DDP, ZeroRedundancyOptimizer, FSDP2 without and with resharding. Pipelines run FSDP2 without
-    resharding, as torchtitan does (`fsdp_reshard_after_forward = "default"`).
+    DDP, ZeroRedundancyOptimizer, FSDP2 without and with resharding. ZeroRedundancyOptimizer keeps
+    no master weights, so a precision that has them takes DeepSpeed's stage 1. Pipelines run FSDP2
+    without resharding, as torchtitan does (`fsdp_reshard_after_forward = "default"`).
     """
     if strategy in ("tensor", "pipeline", "3d"):
         return Layout(
@@ -78,7 +106,8 @@ def layout_for(scenario: Scenario, strategy: str, tensor: int = 1, pipeline: int
         )
     stage = {"ddp": 0, "zero-1": 1, "zero-2": 2, "zero-3": 3, "offload": 3}[strategy]
     offload = "cpu" if strategy == "offload" else "none"
-    if scenario.layout.engine == "deepspeed":
+    has_masters = scenario.training.precision.master_bytes > 0
+    if scenario.layout.engine == "deepspeed" or (strategy == "zero-1" and has_masters):
         return Layout(engine="deepspeed", zero_stage=stage, offload_optimizer=offload)
     engine = {0: "ddp", 1: "zero-redundancy", 2: "fsdp2", 3: "fsdp2"}[stage]
     view = scenario.layout.gradient_as_bucket_view
@@ -122,19 +151,17 @@ def pipeline_degrees(scenario: Scenario) -> tuple[int, ...]:
 
 def context_degrees(scenario: Scenario) -> tuple[int, ...]:
     """Context-parallel degrees that divide the GPUs and the sequence, smallest first."""
-    world, tokens = scenario.cluster.world_size, scenario.training.sequence_length
-    return tuple(
-        degree
-        for degree in range(2, min(world, tokens) + 1)
-        if world % degree == 0 and tokens % degree == 0
-    )
+    common = math.gcd(scenario.cluster.world_size, scenario.training.sequence_length)
+    low = [degree for degree in range(1, math.isqrt(common) + 1) if common % degree == 0]
+    return tuple(sorted({*low, *(common // degree for degree in low)} - {1}))
 
 
 def split_degrees(scenario: Scenario) -> Iterator[tuple[int, int]]:
-    """(tensor, pipeline) degrees with a pipeline, least machinery first: fewest stages, then TP."""
+    """(tensor, pipeline) degrees with a pipeline: pipelines alone first, then with TP, 3D."""
     world = scenario.cluster.world_size
-    tensors = (1, *tensor_degrees(scenario))
-    for pipeline in pipeline_degrees(scenario):
-        for tensor in tensors:
+    pipelines = pipeline_degrees(scenario)
+    yield from ((1, pipeline) for pipeline in pipelines)
+    for pipeline in pipelines:
+        for tensor in tensor_degrees(scenario):
             if world % (tensor * pipeline) == 0:
                 yield tensor, pipeline

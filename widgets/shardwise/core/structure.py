@@ -33,6 +33,16 @@ class BlockShape:
 
     `intermediate` is the dense MLP's width (0 when the block has none); `tokens` says which length
     the block sees: sequence, encoder or image; `sliding_window` is 0 for full attention.
+
+    What transformers' code adds: `qk_norm` norms queries and keys; `norm_in_fp32` multiplies by
+    the weight before it casts back (Gemma, OLMo); `post_norms` counts norms whose result only
+    joins the residual; `fused_qkv` is one projection whose slices keep it whole; `rotary_cat` glues
+    rotated and plain parts of a head; `sdpa` is False where only eager attention exists; `soft_cap`
+    caps scores and logits (Gemma 2); `position_bias` adds a bias to the scores (T5); `masked`
+    always hands attention a mask (Falcon); `parallel_norms` counts the norms of a parallel block;
+    `router_in_fp32` scores experts in fp32 (DeepSeek); `shared_gate` scales the shared expert's
+    result (Qwen); `sinks` is gpt-oss: one sink a head, clamped experts;
+    `softmax_in_fp32` is False where eager attention does not upcast (GPT-2, BERT, ViT).
     """
 
     hidden: int
@@ -62,6 +72,20 @@ class BlockShape:
     attention_dropout: float = 0.0
     tokens: str = "sequence"
     sliding_window: int = 0
+    qk_norm: bool = False
+    norm_in_fp32: bool = False
+    post_norms: int = 0
+    fused_qkv: bool = False
+    rotary_cat: bool = False
+    sdpa: bool = True
+    soft_cap: bool = False
+    position_bias: bool = False
+    masked: bool = False
+    parallel_norms: int = 1
+    router_in_fp32: bool = False
+    shared_gate: bool = False
+    sinks: bool = False
+    softmax_in_fp32: bool = True
 
 
 @dataclass(frozen=True)

@@ -28,8 +28,8 @@ class Choice(widgets.VBox):
             value=value,
             description=label,
             tooltip=help,
-            style={"description_width": "150px"},
-            layout=widgets.Layout(width="100%", min_width="0"),
+            style={"description_width": "165px"},
+            layout=widgets.Layout(width="auto", min_width="0"),
         )
         super().__init__([self.dropdown], layout=widgets.Layout(width="100%", min_width="0"))
 

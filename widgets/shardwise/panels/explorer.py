@@ -24,7 +24,7 @@ _TABS = (
     ("GPUs", ("scaling",)),
     ("Layers", ("layers",)),
     ("Numbers", ("numbers",)),
-    ("Files", ()),
+    ("Files", ("files",)),
 )
 
 
@@ -55,7 +55,6 @@ class Explorer(Panel):
         )
         shown = widgets.VBox(
             [
-                LiveText(feed, "answer", announce=True),
                 parts.rule_chart(feed),
                 parts.path_chart(feed),
                 parts.bars_chart(feed),
@@ -76,7 +75,8 @@ class Explorer(Panel):
             layout=widgets.Layout(width="100%", min_width="0"),
         )
         self.more.observe(lambda _: self.refresh(), "selected_index")
-        return side_by_side(inputs, shown), self.more
+        answer = LiveText(feed, "answer", announce=True)
+        return answer, side_by_side(inputs, shown), self.more
 
     def shown_sections(self) -> tuple[str, ...]:
         """The first screen's, and those of the open tab."""
@@ -92,6 +92,7 @@ class Explorer(Panel):
                 Download("Numbers (JSON)", "shardwise-memory.json", self.numbers_json),
                 Download("Scenario (JSON)", "shardwise-scenario.json", self.scenario_json),
                 *(self._exported(target, label) for target, label in _TARGETS),
+                LiveText(self.feed, "files"),
             ]
         )
 

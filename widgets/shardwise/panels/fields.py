@@ -37,7 +37,7 @@ def cluster_group() -> Group:
         ),
         "cluster.nodes": Number("Nodes", 1, 1, 100_000, steps=POWERS),
         "cluster.host_memory_gib": Number(
-            "Host memory a node", 1280, 1, 1_000_000, whole=False, unit="GiB",
+            "Host memory a node", 1280, 1, 2**20, whole=False, unit="GiB",
             steps=[32, 64, 128, 256, 512, 1024, 2048, 4096],
         ),
         "cluster.intra_node": Choice("Link in a node", choices(intra), "nvlink-4"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -44,8 +45,8 @@ class ModelField(widgets.VBox):
             description="config.json",
             placeholder="paste a Hugging Face config.json here",
             continuous_update=False,
-            style={"description_width": "150px"},
-            layout=widgets.Layout(width="100%", height="140px", min_width="0"),
+            style={"description_width": "165px"},
+            layout=widgets.Layout(width="auto", height="140px", min_width="0"),
         )
         self.upload = widgets.FileUpload(
             accept=".json", multiple=False, description="Upload a config.json",
@@ -76,6 +77,7 @@ class ModelField(widgets.VBox):
                 self.size.text = str(source["parameters"])
             else:
                 self.way.value = BY_CONFIG
+                self.text.value = json.dumps(source, indent=1)
         finally:
             self._loading = False
         self._show_way()
@@ -111,7 +113,7 @@ class ModelField(widgets.VBox):
             config = read_config(text)
             Model.from_config(config)
         except ScenarioError as problem:
-            self.show_error(str(problem))
+            self.show_error(f"{problem} What is shown is the last scenario that worked.")
             return
         self._take(dict(config))
 

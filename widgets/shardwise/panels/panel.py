@@ -8,13 +8,12 @@ from typing import Any
 import ipywidgets as widgets
 import traitlets
 
-from shardwise.core.cluster import Cluster
 from shardwise.core.decision import Decision, decide
 from shardwise.core.errors import ScenarioError
-from shardwise.core.layout import ZERO_STAGES
 from shardwise.core.memory import MemoryReport, estimate
 from shardwise.core.permalink import from_query
 from shardwise.core.scenario import Scenario
+from shardwise.panels.companions import brought_along
 from shardwise.panels.controls import Control, Number
 from shardwise.panels.feed import Feed
 from shardwise.panels.fields import cluster_group, layout_group, training_group
@@ -25,14 +24,13 @@ from shardwise.panels.permalink import Permalink
 from shardwise.panels.scenario_trait import ScenarioTrait
 from shardwise.panels.view import feed_data
 
-_FOLLOWS_CARD = ("cluster.intra_node", "cluster.inter_node", "cluster.host_memory_gib")
-
 
 class Panel(widgets.VBox):
     """Controls and a feed over `scenario`; subclasses say what they show.
 
-    `scenario` takes a `Scenario`, a dict or the query string of a link, and can be observed, as can
-    `report` (its memory) and `decision`. Bad input leaves all three as they were.
+    `scenario` takes a `Scenario` or a dict and can be observed, as can `report` (its memory) and
+    `decision`; the constructor takes a link's query string too. Bad input leaves all three as they
+    were.
     """
 
     scenario = ScenarioTrait()
@@ -51,6 +49,7 @@ class Panel(widgets.VBox):
             self.controls |= group.controls
         self._loading = False
         self._spelled: Scenario | None = None
+        self._problem = ""
         self._problem_at: Control | ModelField | None = None
         self._notes: tuple[str, ...] = ()
         super().__init__(layout=widgets.Layout(width="100%", min_width="0"))
@@ -69,9 +68,13 @@ class Panel(widgets.VBox):
     def refresh(self) -> None:
         """Send what is shown for the current scenario, in one message."""
         data = feed_data(self.scenario, self.shown_sections())
-        if self._notes:
-            data["problem"] = [bullets(list(self._notes))]
-        self.feed.push(data)
+        self.feed.push({**data, "problem": self._problem_blocks()})
+
+    def _problem_blocks(self) -> list[dict[str, object]]:
+        """What is wrong now, or what of a link was left out."""
+        if self._problem:
+            return [error(self._problem)]
+        return [bullets(list(self._notes))] if self._notes else []
 
     def _opened(self, scenario: Scenario | Mapping[str, Any] | str | None) -> Any:
         if isinstance(scenario, str):
@@ -88,8 +91,9 @@ class Panel(widgets.VBox):
 
     @traitlets.observe("scenario")
     def _scenario_set(self, change: Mapping[str, Any]) -> None:
-        self.set_trait("report", estimate(change["new"]))
-        self.set_trait("decision", decide(change["new"]))
+        report, decision = estimate(change["new"]), decide(change["new"])
+        self.set_trait("report", report)
+        self.set_trait("decision", decision)
         if change["new"] is not self._spelled:  # a control that moved shows its value already
             self._show_values(change["new"])
         self.refresh()
@@ -99,6 +103,7 @@ class Panel(widgets.VBox):
             opened = from_query(search)
             self._notes = opened.notes
             self.scenario = opened.scenario
+            self._show_values(self.scenario)  # an equal scenario notifies nobody
             self.refresh()
 
     def _show_values(self, scenario: Scenario) -> None:
@@ -114,7 +119,7 @@ class Panel(widgets.VBox):
                 _show(control, shown)
                 control.show_error("")
             self.model.show_error("")
-            self._problem_at = None
+            self._problem, self._problem_at = "", None
         finally:
             self._loading = False
 
@@ -124,7 +129,8 @@ class Panel(widgets.VBox):
         self._notes = ()
         self._follow(path)
         try:
-            self._spelled = Scenario.from_dict(self._asked())
+            self._spelled = Scenario.from_dict(self._asked(path))
+            self._problem = ""
             self.scenario = self._spelled
         except ScenarioError as problem:
             self._show_problem(path, problem)
@@ -132,23 +138,11 @@ class Panel(widgets.VBox):
             self._clear_problem()
 
     def _follow(self, path: str) -> None:
-        """What else a choice brings along: a card its links, an engine a stage that it has."""
-        brought: dict[str, object] = {}
-        value = self.controls[path].value if path in self.controls else None
-        if path == "cluster.gpu":
-            usual = flat({"cluster": Cluster.from_dict({"gpu": value}).to_dict()})
-            brought = {path: usual[path] for path in _FOLLOWS_CARD}
-        elif path == "layout.engine":
-            stages = ZERO_STAGES[str(value)]
-            if self.controls["layout.zero_stage"].value not in stages:
-                brought = {"layout.zero_stage": stages[-1]}
-        elif path == "layout.schedule":
-            several = self.controls["layout.virtual_stages"].value != 1
-            if several != (value == "interleaved"):
-                brought = {"layout.virtual_stages": 1 if several else 2}
+        """Set what the choice at `path` brings along, without an echo."""
+        values = {name: control.value for name, control in self.controls.items()}
         self._loading = True
         try:
-            for name, shown in brought.items():
+            for name, shown in brought_along(path, values, self.scenario.cluster).items():
                 _show(self.controls[name], shown)
         finally:
             self._loading = False
@@ -157,8 +151,12 @@ class Panel(widgets.VBox):
         value = self.controls[path].value
         return None if path == "training.global_batch" and value == 0 else value
 
-    def _asked(self) -> dict[str, object]:
-        """The scenario dict that the controls spell."""
+    def _asked(self, moved: str) -> dict[str, object]:
+        """The scenario dict that the controls spell.
+
+        What a layout has beyond the controls (hybrid sharding, uneven stages) stays until a control
+        of the layout or the cluster moves, since it need not fit the new degrees.
+        """
         asked: dict[str, dict[str, object]] = {"cluster": {}, "training": {}, "layout": {}}
         offload: dict[str, object] = {}
         for path in self.controls:
@@ -168,24 +166,27 @@ class Panel(widgets.VBox):
             else:
                 asked[section][key] = self._value(path)
         asked["layout"]["offload"] = offload
+        if not moved.startswith(("layout.", "cluster.")):
+            layers = self.scenario.layout.layers_per_stage
+            asked["layout"]["shard"] = self.scenario.layout.shard
+            asked["layout"]["layers_per_stage"] = None if layers is None else list(layers)
         return {"model": self.model.source, **asked}
 
     def _show_problem(self, path: str, problem: ScenarioError) -> None:
         """The sentence at the control that it names, or at the one just moved."""
         self._clear_problem()
-        sentence = f"{problem} What is shown is the last scenario that worked."
+        self._problem = f"{problem} What is shown is the last scenario that worked."
         named = problem.field if problem.field in self.controls else path
         self._problem_at = self.model if named == "model" else self.controls[named]
-        self._problem_at.show_error(sentence)
-        self.feed.push({"problem": [error(sentence)]})
+        self._problem_at.show_error(self._problem)
+        self.feed.push({"problem": self._problem_blocks()})
 
     def _clear_problem(self) -> None:
         """Take the sentence away; what a field says of its own text stays."""
         if self._problem_at is not None:
             self._problem_at.show_error("")
-            self._problem_at = None
-        if self.feed.data.get("problem"):
-            self.feed.push({"problem": []})
+        self._problem, self._problem_at = "", None
+        self.feed.push({"problem": self._problem_blocks()})
 
 
 def flat(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,8 +11,15 @@ from shardwise.core.memory import MemoryReport, estimate
 from shardwise.core.memory.report import PARTS
 from shardwise.core.permalink import to_query
 from shardwise.core.scenario import Scenario
-from shardwise.core.strategies import STRATEGIES, scenario_for, split_degrees, tensor_degrees
+from shardwise.core.strategies import (
+    STRATEGIES,
+    code_of,
+    scenario_for,
+    split_degrees,
+    tensor_degrees,
+)
 from shardwise.core.units import format_count, format_gib
+from shardwise.panels.files_text import file_blocks
 from shardwise.panels.live_text import (
     bullets,
     code,
@@ -38,7 +45,7 @@ class Bars:
 def compared(scenario: Scenario, decision: Decision) -> Bars:
     """Every strategy that can be laid out, with the chosen degrees where it splits the model."""
     chosen = decision.scenario.layout
-    listed: list[tuple[str, MemoryReport]] = [("your layout", estimate(scenario))]
+    listed: list[tuple[str, MemoryReport]] = [(_own_name(scenario), estimate(scenario))]
     training = decision.scenario.training if decision.strategy != "none" else scenario.training
     asked = scenario.with_training(training)
     for key in ("ddp", "zero-1", "zero-2", "zero-3", "offload", "tensor", "pipeline"):
@@ -51,6 +58,13 @@ def compared(scenario: Scenario, decision: Decision) -> Bars:
     return Bars(
         tuple(listed), STRATEGIES[decision.strategy].name if decision.strategy in STRATEGIES else ""
     )
+
+
+def _own_name(scenario: Scenario) -> str:
+    """The layout as it is set, told apart from the strategies by its name."""
+    layout = scenario.layout
+    name = f"yours: {layout.engine} Z{layout.zero_stage}"
+    return name + (" ckpt" if scenario.training.activation_checkpointing != "none" else "")
 
 
 def _degrees(scenario: Scenario, key: str, tensor: int, pipeline: int) -> tuple[int, int]:
@@ -83,9 +97,12 @@ def bars_section(scenario: Scenario) -> Mapping[str, object]:
     """Chart (b) and its sentence, which speaks of the chosen strategy."""
     decision = decide(scenario)
     shown = compared(scenario, decision)
-    name = "your layout" if decision.strategy == "none" else STRATEGIES[decision.strategy].name
+    name = "Yours" if decision.strategy == "none" else STRATEGIES[decision.strategy].name
     report = estimate(decision.scenario)
-    return {"bars": bars.rows(shown.reports), "bars.text": bars.sentence(name, report)}
+    said = bars.sentence(name, report)
+    if decision.adjustments:
+        said += f" All bars but yours: {'; '.join(decision.adjustments)}."
+    return {"bars": bars.rows(shown.reports), "bars.text": said}
 
 
 def path_section(scenario: Scenario) -> Mapping[str, object]:
@@ -114,7 +131,7 @@ def answer_blocks(decision: Decision) -> list[dict[str, object]]:
                 ),
                 (
                     "Use",
-                    STRATEGIES[decision.strategy].code if decision.strategy in STRATEGIES else "–",
+                    code_of(decision.scenario.layout) if decision.strategy in STRATEGIES else "–",
                 ),
             ]
         ),
@@ -199,6 +216,11 @@ def numbers_section(scenario: Scenario) -> Mapping[str, object]:
     return {"numbers": blocks}
 
 
+def files_section(scenario: Scenario) -> Mapping[str, object]:
+    """What stands beside the downloads."""
+    return {"files": file_blocks(scenario)}
+
+
 SECTIONS: Sections = {
     "rule": rule_section,
     "bars": bars_section,
@@ -206,13 +228,14 @@ SECTIONS: Sections = {
     "scaling": scaling_section,
     "layers": layers_section,
     "numbers": numbers_section,
+    "files": files_section,
 }
 """Each section's part of the feed, as a function of the scenario."""
 
 
 def feed_data(scenario: Scenario, sections: tuple[str, ...]) -> dict[str, object]:
     """What the feed carries for these sections, the permalink included."""
-    data: dict[str, object] = {"permalink": to_query(scenario), "problem": []}
+    data: dict[str, object] = {"permalink": to_query(scenario)}
     for name in sections:
         data |= SECTIONS[name](scenario)
     return data

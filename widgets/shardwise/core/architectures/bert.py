@@ -139,6 +139,7 @@ def _shape(fields: ConfigFields, sizes: dict[str, int]) -> BlockShape:
         intermediate=sizes["intermediate"],
         activation=fields.text("hidden_act"),
         norm="layernorm",
+        softmax_in_fp32=False,
         attention_bias=True,
         mlp_bias=True,
         causal=False,

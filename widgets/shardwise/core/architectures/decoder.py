@@ -216,7 +216,8 @@ class Style:
             **{"gated": True, "norm": "rmsnorm", "rotary": True, **self.shape},
         )
         if "parallel" in sizes:
-            dense = replace(dense, parallel=bool(sizes["parallel"]))
+            norms = sizes.get("parallel_norms", dense.parallel_norms)
+            dense = replace(dense, parallel=bool(sizes["parallel"]), parallel_norms=norms)
         if "rotary" in sizes:
             dense = replace(dense, rotary=bool(sizes["rotary"]))
         sparse = replace(

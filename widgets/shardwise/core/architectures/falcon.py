@@ -35,6 +35,7 @@ def _falcon_switches(fields: ConfigFields, sizes: dict[str, int]) -> dict[str, i
     return {
         "parallel": int(parallel or new),
         "rotary": int(not fields.flag("alibi", counts=False)),
+        "parallel_norms": norms,
         "two_norms": int(parallel and norms == 2),
         "one_norm": int(parallel and norms != 2),
         "in_sequence": int(not parallel),
@@ -61,7 +62,7 @@ FALCON = Style(
         after=(("ln_f", "norm", FINAL_NORM),),
     ),
     switches={"qkv_bias": "bias", "mlp_bias": "bias"},
-    shape=PLAIN,
+    shape={**PLAIN, "masked": True},
     attention=_falcon_attention,
     width=four_times,
     more=_falcon_switches,

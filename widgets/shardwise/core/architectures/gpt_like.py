@@ -70,7 +70,7 @@ GPT2 = Style(
         after=(("ln_f", "norm", FINAL_NORM),),
     ),
     switches=_BIASED,
-    shape=LEARNED,
+    shape={**LEARNED, "fused_qkv": True, "softmax_in_fp32": False},
     attention=whole_heads,
     width=four_times,
     more=_position_table,
@@ -114,7 +114,7 @@ NEOX = Style(
         "mlp_bias": True,
         "parallel": "use_parallel_residual",
     },
-    shape=PLAIN,
+    shape={**PLAIN, "fused_qkv": True, "rotary_cat": True, "parallel_norms": 2},
     attention=whole_heads,
 )
 BLOOM = Style(
@@ -135,7 +135,7 @@ BLOOM = Style(
         after=(("ln_f", "norm", FINAL_NORM),),
     ),
     switches=_BIASED,
-    shape=LEARNED,
+    shape={**LEARNED, "fused_qkv": True, "sdpa": False},
     attention=whole_heads,
     # transformers reads no other width for BLOOM.
     width=lambda fields, hidden: 4 * hidden,
@@ -150,7 +150,7 @@ PHI = Style(
     ),
     frame=Frame(after=(("final_layernorm", "norm", FINAL_NORM),), head=_HEAD_WITH_BIAS),
     switches={**_BIASED, "qk_layernorm": "qk_layernorm"},
-    shape={**PLAIN, "parallel": True},
+    shape={**PLAIN, "parallel": True, "rotary_cat": True},
 )
 
 

@@ -50,15 +50,20 @@ QWEN2 = Style(LLAMA_BLOCK, switches={**NO_BIAS, "qkv_bias": True}, pattern=qwen_
 QWEN3 = Style(
     rows(attention(), head_norms(), gated_mlp(), two_norms()),
     switches=ATTENTION_BIAS,
+    shape={"qk_norm": True},
     pattern=qwen_windows,
 )
-GEMMA = Style(LLAMA_BLOCK, switches=ATTENTION_BIAS)
+GEMMA = Style(LLAMA_BLOCK, switches=ATTENTION_BIAS, shape={"norm_in_fp32": True})
 GEMMA2 = Style(
-    rows(attention(), gated_mlp(), four_norms()), switches=ATTENTION_BIAS, pattern=alternating
+    rows(attention(), gated_mlp(), four_norms()),
+    switches=ATTENTION_BIAS,
+    shape={"norm_in_fp32": True, "post_norms": 2, "sdpa": False, "soft_cap": True},
+    pattern=alternating,
 )
 GEMMA3 = Style(
     rows(attention(), head_norms(), gated_mlp(), four_norms()),
     switches=ATTENTION_BIAS,
+    shape={"norm_in_fp32": True, "post_norms": 2, "qk_norm": True},
     pattern=five_to_one,
 )
 # OLMo's LayerNorm has neither weight nor bias.
@@ -66,7 +71,7 @@ OLMO = Style(
     rows(attention(), gated_mlp()),
     frame=Frame(after=()),
     switches=ATTENTION_BIAS,
-    shape={"norm": "layernorm"},
+    shape={"norm": "layernorm", "norm_in_fp32": True},
 )
 OLMO2 = Style(
     rows(
@@ -77,6 +82,7 @@ OLMO2 = Style(
         norm("post_feedforward_layernorm"),
     ),
     switches=ATTENTION_BIAS,
+    shape={"qk_norm": True, "norm_in_fp32": True},
 )
 PHI3 = Style(
     rows(
@@ -86,6 +92,7 @@ PHI3 = Style(
         linear("mlp.down_proj", "hidden", "intermediate", "mlp", ROW),
         two_norms(),
     ),
+    shape={"fused_qkv": True, "rotary_cat": True},
     pattern=window_everywhere,
 )
 STARCODER2 = Style(

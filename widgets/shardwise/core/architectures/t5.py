@@ -124,9 +124,11 @@ def _shape(fields: ConfigFields) -> BlockShape:
         value_head_dim=head_dim,
         intermediate=fields.whole("intermediate_size"),
         gated=gated,
-        activation=activation,
+        # T5Config reads gated-gelu as the written-out GELU of GPT-2.
+        activation="gelu_new" if gated and activation == "gelu" else activation,
         dropout=fields.number("dropout"),
         attention_dropout=fields.number("dropout"),
+        position_bias=True,
     )
 
 

@@ -7,7 +7,7 @@ from shardwise.core.scenario import Scenario
 from shardwise.core.units import format_gib
 
 _CODES = {
-    "transformers": "transformers' eager modules, whose RMSNorm keeps fp32 copies",
+    "transformers": "transformers' eager modules",
     "torchtitan": "torchtitan's modules with a fused RMSNorm",
     "megatron": "Megatron-LM's fused modules (the published formulas)",
     "compiled": "a compiled model, counted like fused modules",
@@ -19,6 +19,15 @@ def assumptions_of(scenario: Scenario) -> tuple[str, ...]:
     layout, training = scenario.layout, scenario.training
     lines = list(scenario.model.assumptions)
     lines.append(f"Activations are those of {_CODES[training.model_code]}.")
+    norms = {shape.norm for shape, _ in scenario.model.block_groups}
+    if training.model_code == "transformers" and "rmsnorm" in norms:
+        lines.append("Its RMSNorm computes in fp32 and keeps fp32 copies.")
+    positions = scenario.model.max_positions
+    if 0 < positions < training.sequence_length:
+        lines.append(
+            f"The config allows {positions:,} positions; a sequence of "
+            f"{training.sequence_length:,} tokens goes beyond what the model was made for."
+        )
     if "16-bit" in training.precision.compute:
         dtype = "bf16" if scenario.cluster.gpu.bf16 else "fp16 with loss scaling"
         lines.append(f"16-bit means {dtype} on {scenario.cluster.gpu.name}.")
@@ -36,6 +45,11 @@ def assumptions_of(scenario: Scenario) -> tuple[str, ...]:
             f"FSDP2 splits tensors on dimension 0, which is {experts} in the experts' tensors: "
             f"over {ranks} ranks the fullest still hold whole experts. Expert parallelism, or "
             "engines that cut flat buffers (DeepSpeed, FSDP1), go on."
+        )
+    if layout.tensor_parallel > 1 and training.model_code == "transformers":
+        lines.append(
+            "Tensor parallelism splits the vocabulary too, as torchtitan and Megatron-LM do; "
+            "transformers' own plan leaves the embedding whole on every rank and gathers logits."
         )
     if layout.engine == "deepspeed" and layout.zero_stage:
         lines.append("DeepSpeed's buckets have their default sizes (5e8 elements).")
@@ -72,6 +86,7 @@ def assumptions_of(scenario: Scenario) -> tuple[str, ...]:
 def not_modelled_in(scenario: Scenario) -> tuple[str, ...]:
     """One sentence for each term that a real run may have and the estimate leaves out."""
     lines = [
+        "Adapters and frozen weights (LoRA, QLoRA): all parameters are trained.",
         "cuBLAS workspaces and the autotuner's (tens of MiB).",
         "Validation passes, checkpoints gathered on one rank, data-loader memory.",
     ]

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from shardwise.core.layout import Layout
 from shardwise.core.memory.stages import Stage
-from shardwise.core.memory.states import States
+from shardwise.core.memory.states import States, Units
 from shardwise.core.precision import Precision
 
 # DeepSpeed's defaults, in elements (deepspeed/runtime/zero/config.py).
@@ -19,13 +19,14 @@ SUB_GROUP = 1_000_000_000
 
 @dataclass(frozen=True)
 class Buffers:
-    """Bytes of one rank at four moments; `gathered_*` are whole layers, `extra_*` the rest.
+    """Bytes of one rank at five moments; `gathered_*` are whole layers, `extra_*` the rest.
 
-    `forward` is its end, `backward` inside a block, `end` the reduction that closes backward,
-    `step` the optimizer's temporary; `held` is there all the time.
+    `forward` is its end, `loss` the start of backward, `backward` inside a block, `end` the
+    reduction that closes backward, `step` the optimizer's temporary; `held` is there all the time.
     """
 
     gathered_forward: float = 0.0
+    gathered_loss: float = 0.0
     gathered_backward: float = 0.0
     extra_backward: float = 0.0
     extra_end: float = 0.0
@@ -34,7 +35,13 @@ class Buffers:
 
 
 def stage_buffers(
-    stage: Stage, layout: Layout, precision: Precision, states: States, ranks: int, step: str
+    stage: Stage,
+    layout: Layout,
+    precision: Precision,
+    states: States,
+    ranks: int,
+    step: str,
+    units: Units,
 ) -> Buffers:
     """The buffers of one stage under the layout's engine.
 
@@ -45,11 +52,12 @@ def stage_buffers(
         states: the stage's states; the optimizer's temporary follows from their size.
         ranks: ranks that gradients are reduced over; 1 means that there is nothing to reduce.
         step: `adamw/foreach` and so on: which optimizer code runs.
+        units: what FSDP gathers and reduces, with its padding.
     """
     temporary = step_temporary(states, layout, precision, step)
     copies = cast_copies(stage, layout, precision)
     if layout.engine in ("fsdp1", "fsdp2"):
-        own = _fsdp(stage, layout, precision, temporary)
+        own = _fsdp(stage, layout, precision, temporary, units)
     elif layout.engine == "deepspeed":
         own = _deepspeed(stage, layout, precision, ranks, temporary)
     else:
@@ -58,6 +66,7 @@ def stage_buffers(
     return replace(
         own,
         gathered_forward=own.gathered_forward + copies,
+        gathered_loss=own.gathered_loss + copies,
         gathered_backward=own.gathered_backward + copies,
     )
 
@@ -68,6 +77,12 @@ def holds_buckets(layout: Layout, ranks: int) -> bool:
     return by_ddp and ranks > 1 and not layout.gradient_as_bucket_view
 
 
+def autocasts(layout: Layout, precision: Precision) -> bool:
+    """Whether autocast runs the matrix products in fewer bits than the weights are stored in."""
+    by_engine = layout.engine in ("fsdp1", "fsdp2") and precision.key != "autocast"
+    return not by_engine and precision.parameter_bytes > precision.compute_bytes
+
+
 def cast_copies(stage: Stage, layout: Layout, precision: Precision) -> float:
     """16-bit copies of the matrices that autocast made and backward still needs.
 
@@ -75,11 +90,9 @@ def cast_copies(stage: Stage, layout: Layout, precision: Precision) -> float:
     (torch.amp, "weight cache"); autograd saves it too. Norms are not cast, an embedding only where
     it is the head too. FSDP's own MixedPrecisionPolicy gathers in 16 bits instead.
     """
-    by_engine = layout.engine in ("fsdp1", "fsdp2") and precision.key != "autocast"
-    if by_engine or precision.parameter_bytes <= precision.compute_bytes:
+    if not autocasts(layout, precision):
         return 0.0
-    has_own_head = any(tensor.part == "head" for tensor in stage.tensors)
-    looked_up = {"position"} if stage.has_head and not has_own_head else {"position", "embedding"}
+    looked_up = {"position"} if stage.tied else {"position", "embedding"}
     products = sum(
         tensor.elements
         for tensor in stage.tensors
@@ -119,23 +132,25 @@ def _elements(states: States, precision: Precision) -> float:
     return states.parameters / precision.parameter_bytes
 
 
-def _fsdp(stage: Stage, layout: Layout, precision: Precision, temporary: float) -> Buffers:
+def _fsdp(
+    stage: Stage, layout: Layout, precision: Precision, temporary: float, units: Units
+) -> Buffers:
     """FSDP gathers a block, its successor (prefetch) and the root unit (embedding, norm, head).
 
-    The root stays gathered from forward's start to backward's end. In a block's backward: the block
-    and the prefetched one in compute type, its gradients in compute type, and the previous block's
-    reduce-scatter input in reduce type (torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py).
-    Without resharding every block stays gathered until its backward.
+    The root stays gathered from forward's start to backward's end. At the end of forward the last
+    block's all-gather buffer is still held, and as backward starts the last block is prefetched
+    (torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py; traced). Without resharding every
+    block stays gathered until its backward. The root's reduction closes backward: its gradients in
+    compute type and the reduce-scatter's input; `backward.py` has the blocks'.
     """
     compute, reduce = gathered_element(precision), precision.reduce_bytes
-    largest, all_units = max(stage.units, default=0), sum(stage.units)
+    last, all_units = units.blocks[-1] if units.blocks else 0, sum(units.blocks)
     keeps = layout.zero_stage == 3
-    root = compute * stage.root
+    root = compute * units.root
     return Buffers(
-        gathered_forward=root + compute * (min(2 * largest, all_units) if keeps else all_units),
-        gathered_backward=root + compute * (min(2 * largest, all_units) if keeps else all_units),
-        extra_backward=(compute + reduce) * largest,
-        extra_end=(compute + reduce) * stage.root,
+        gathered_forward=root + compute * (last if keeps else all_units + last),
+        gathered_loss=root + compute * (last if keeps else all_units),
+        extra_end=compute * stage.root + reduce * units.root,
         extra_step=temporary,
     )
 
@@ -160,6 +175,7 @@ def _deepspeed(
     live = element * min(elements, max(MAX_LIVE_PARAMETERS, largest + PREFETCH_BUCKET))
     return Buffers(
         gathered_forward=live,
+        gathered_loss=live,
         gathered_backward=live,
         extra_backward=2 * bucket + element * largest,
         extra_end=2 * bucket,

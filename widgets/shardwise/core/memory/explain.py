@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from math import isclose
 
 from shardwise.core.errors import unknown_key
 from shardwise.core.memory.activations import block_saved
 from shardwise.core.memory.buffers import cast_copies, gathered_element, holds_buckets
-from shardwise.core.memory.phases import kernel_of, ranks_reduced, stage_activations, tokens_of
+from shardwise.core.memory.kept import kernel_of, stage_activations, tokens_of
+from shardwise.core.memory.phases import ranks_reduced
 from shardwise.core.memory.report import PARTS, MemoryReport
 from shardwise.core.memory.stages import Stage, stages_of
-from shardwise.core.memory.states import stage_states
+from shardwise.core.memory.states import stage_states, stage_units
 from shardwise.core.optimizers import OPTIMIZERS
 from shardwise.core.scenario import Scenario
 from shardwise.core.units import format_gib
@@ -141,14 +141,18 @@ def _gathered(report: MemoryReport) -> _Opened:
         values.append(("none now", "this engine gathers no layer, or not at this moment"))
     elif layout.engine in ("fsdp1", "fsdp2"):
         element, largest = gathered_element(precision), max(stage.units, default=0)
-        blocks = round((size - copies) / element) - stage.root
-        formula = f"({stage.root:,} root + {blocks:,} block parameters) x {element} B"
+        root = stage_units(stage, layout, scenario.shard).root
+        blocks = round((size - copies) / element) - root
+        formula = f"({root:,} root + {blocks:,} block parameters) x {element} B"
         kept = "the block at work and the prefetched one" if layout.zero_stage == 3 else "all"
         values += [
-            ("root unit", f"embedding, final norm, head: {stage.root:,} parameters"),
+            ("root unit", f"embedding, final norm, head: {root:,} parameters"),
             ("blocks gathered", f"{kept}; the largest has {largest:,} parameters"),
         ]
         source = "torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py"
+    elif layout.engine in ("ddp", "zero-redundancy"):
+        copies, formula = size, "0 B"
+        source = "torch.amp, weight cache"
     else:
         element = precision.compute_bytes
         formula = f"{(size - copies) / element:,.0f} live parameters x {element} B"
@@ -172,21 +176,15 @@ def _activations(report: MemoryReport) -> _Opened:
         ("kept for one micro-batch", f"by {_plural(stage.layers, 'block')}"),
         ("in flight", _plural(flight, "micro-batch").replace("batchs", "batches")),
     ]
-    kept = f"{totals.kept:,.0f} B kept"
-    formula = {
-        "forward": f"{kept} x {flight:.9g} in flight",
-        "loss": f"{kept} x {flight:.9g} in flight",
-        "backward": f"{kept} x {flight:.9g} in flight + {totals.working_set:,.0f} B of gradients "
-        "inside a block",
-        "gradients complete": f"{kept} x {flight - 1:.9g} in flight",
-    }.get(report.binding_phase, "0 B")
-    if report.binding_phase == "backward" and not isclose(
-        report.parts["activations"], totals.kept * flight + totals.working_set, rel_tol=1e-9
-    ):
-        formula = (
-            f"{kept} x {flight - 1:.9g} in flight + {totals.first_block:,.0f} B of the first block "
-            f"+ {totals.working_set:,.0f} B of gradients inside it"
-        )
+    size, waiting = report.parts["activations"], totals.whole * (flight - 1)
+    own = size - waiting
+    formula = f"{totals.whole:,.0f} B kept x {flight - 1:.9g} in flight"
+    if report.binding_phase == "backward":
+        formula += f" + {own:,.0f} B of blocks still to come and inside one block's backward"
+    elif report.binding_phase in ("forward", "loss"):
+        formula = f"{totals.whole:,.0f} B kept x {flight:.9g} in flight"
+    elif not size:
+        formula = "0 B"
     source = "Korthikanti et al. 2022, section 4 and table 2: sbh(34 + 5as/h) by operator"
     return formula, tuple(values), source
 
@@ -213,7 +211,7 @@ def _buffers(report: MemoryReport) -> _Opened:
     held = states.gradients if holds_buckets(layout, ranks_reduced(scenario)) else 0.0
     extra = report.parts["buffers"] - held
     names = {
-        "backward": "gradients on their way into reduce-scatter",
+        "backward": "gradients on their way into the reduction",
         "gradients complete": "the root unit's gradients on their way into reduce-scatter",
         "optimizer step": "the optimizer's temporaries",
     }

@@ -20,7 +20,14 @@ class LossBytes:
 
 
 def loss_bytes(
-    tokens: float, vocabulary: float, element_bytes: int, kind: str, hidden: int
+    tokens: float,
+    vocabulary: float,
+    element_bytes: int,
+    kind: str,
+    hidden: int,
+    *,
+    upcast: bool = True,
+    soft_cap: bool = False,
 ) -> LossBytes:
     """Logits, their fp32 copies and gradients for one micro-batch on one rank.
 
@@ -38,15 +45,20 @@ def loss_bytes(
         element_bytes: bytes of a logit before the upcast.
         kind: full, chunked or fused.
         hidden: width of the head's input.
+        upcast: whether the loss is computed in fp32; BERT's, T5's and ViT's classes pass 16-bit
+            logits to the cross entropy, which keeps their type (transformers' modeling files).
+        soft_cap: whether logits are capped (Gemma 2): the tanh is kept, one more element.
 
     >>> loss_bytes(4096, 128256, 2, "full", 4096).backward / 2**30
     5.87109375
     """
     cells = tokens * vocabulary
-    forward = (element_bytes + (0 if element_bytes == 4 else 4) + 4) * cells
-    backward = 12.0 * cells
+    loss = 4 if upcast else element_bytes
+    capped = element_bytes if soft_cap else 0
+    forward = (element_bytes + (0 if element_bytes == loss else loss) + loss + capped) * cells
+    backward = float((3 * loss + capped) * cells)
     if kind == "full":
-        return LossBytes(forward, backward, 4.0 * cells)
+        return LossBytes(forward, backward, float((loss + capped) * cells))
     head_input = tokens * hidden * element_bytes
     if kind == "chunked":
         chunk_forward, chunk_backward = forward / CHUNKS, backward / CHUNKS

@@ -2,33 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 
-from shardwise.core.memory.activations import (
-    Kernel,
-    Saved,
-    Tokens,
-    block_saved,
-    kept_bytes,
-    recomputed_bytes,
-)
-from shardwise.core.memory.buffers import Buffers, stage_buffers
+from shardwise.core.memory.backward import Pass, Point, worst_point
+from shardwise.core.memory.buffers import Buffers, autocasts, cast_copies, stage_buffers
+from shardwise.core.memory.kept import StageActivations, stage_activations
 from shardwise.core.memory.loss import LossBytes, loss_bytes
 from shardwise.core.memory.report import PARTS, PHASES
 from shardwise.core.memory.stages import Stage, stages_of
-from shardwise.core.memory.states import States, stage_states
-from shardwise.core.model import BlockShape
+from shardwise.core.memory.states import States, stage_states, stage_units
 from shardwise.core.scenario import Scenario
-
-
-@dataclass(frozen=True)
-class StageActivations:
-    """Bytes that one stage's blocks keep for one micro-batch, and the largest working set."""
-
-    kept: float
-    first_block: float
-    working_set: float
 
 
 def stage_phases(
@@ -36,21 +20,31 @@ def stage_phases(
 ) -> tuple[Stage, float, Mapping[str, Mapping[str, float]]]:
     """One stage, its micro-batches in flight, and its bytes by phase and part.
 
-    Gradients appear block by block in backward while activations go, so the worst moment is at
-    the first block's backward or at the last's; both are tried. With accumulation (or a pipeline)
-    the gradients of earlier micro-batches are there throughout.
+    With accumulation (or a pipeline) the gradients of earlier micro-batches are there throughout;
+    without, they appear block by block in backward while activations go (`backward.py`).
     """
     layout, training = scenario.layout, scenario.training
     stage = stages_of(scenario.model, layout)[index]
     states = stage_states(stage, layout, training.precision, training.optimizer, scenario.shard)
-    on_gpu = after_offload(states, scenario)
+    units = stage_units(stage, layout, scenario.shard)
     ranks = ranks_reduced(scenario)
     step = f"{training.optimizer}/{training.optimizer_implementation}"
-    buffers = stage_buffers(stage, layout, training.precision, states, ranks, step)
+    buffers = stage_buffers(stage, layout, training.precision, states, ranks, step, units)
     flight = in_flight(scenario, index)
     activations = stage_activations(scenario, stage)
+    run = Pass(
+        stage=stage,
+        layout=layout,
+        precision=training.precision,
+        units=units,
+        blocks=activations.blocks,
+        early=activations.early,
+        held=states.gradients if holds_gradients(scenario) else 0.0,
+        copies=cast_copies(stage, layout, training.precision),
+    )
+    on_gpu = after_offload(states, scenario)
     loss = stage_loss(scenario, stage)
-    return stage, flight, _phases(scenario, on_gpu, buffers, activations, loss, flight)
+    return stage, flight, _phases(scenario, on_gpu, buffers, activations, loss, flight, run)
 
 
 def _phases(
@@ -60,11 +54,11 @@ def _phases(
     activations: StageActivations,
     loss: LossBytes,
     flight: float,
+    run: Pass,
 ) -> Mapping[str, Mapping[str, float]]:
     held = states.gradients if holds_gradients(scenario) else 0.0
     between = states.gradients if persistent_gradients(scenario) else 0.0
-    kept = activations.kept * flight
-    others = activations.kept * (flight - 1)
+    kept, others = activations.whole * flight, activations.whole * (flight - 1)
     waiting = loss.saved * (flight - 1) if scenario.layout.schedule == "gpipe" else 0.0
 
     def at(
@@ -74,25 +68,54 @@ def _phases(
         sizes = (states.parameters, gradients, master, state, gathered, active, logits)
         return dict(zip(PARTS, (*sizes, buffers.held + extra), strict=True))
 
-    working = activations.working_set
-    starts = at(held, buffers.gathered_backward, kept + working, waiting, buffers.extra_backward)
-    ends = at(
-        states.gradients,
-        buffers.gathered_backward,
-        others + activations.first_block + working,
-        waiting,
-        buffers.extra_backward,
-    )
-    worst = max(starts, ends, key=lambda parts: sum(parts.values()))
+    point = _backward_point(scenario, run, buffers, states)
     rows = (
         at(between, 0.0, 0.0, 0.0, 0.0),
         at(held, buffers.gathered_forward, kept, loss.forward + waiting, 0.0),
-        at(held, buffers.gathered_backward, kept, loss.backward + waiting, 0.0),
-        worst,
-        at(states.gradients, 0.0, others, waiting, buffers.extra_end),
+        at(held, buffers.gathered_loss, kept, loss.backward + waiting, 0.0),
+        at(
+            point.gradients,
+            point.gathered,
+            others + point.activations,
+            waiting,
+            point.extra,
+        ),
+        _gradients_complete(at, run, buffers, states, others, waiting),
         at(states.gradients, 0.0, 0.0, 0.0, buffers.extra_step),
     )
     return dict(zip(PHASES, rows, strict=True))
+
+
+def _backward_point(scenario: Scenario, run: Pass, buffers: Buffers, states: States) -> Point:
+    """The worst point of backward; offloaded gradients leave the GPU as they come."""
+    if not run.blocks:
+        return Point(states.gradients, buffers.gathered_backward, 0.0, buffers.extra_backward)
+    point = worst_point(run)
+    gradients = min(point.gradients, states.gradients)
+    if run.fsdp:
+        return replace(point, gradients=gradients)
+    whole = scenario.layout.engine in ("ddp", "zero-redundancy")
+    gathered = point.gathered if whole else buffers.gathered_backward
+    return replace(
+        point, gradients=gradients, gathered=gathered, extra=point.extra + buffers.extra_backward
+    )
+
+
+def _gradients_complete(
+    at: Callable[..., dict[str, float]],
+    run: Pass,
+    buffers: Buffers,
+    states: States,
+    others: float,
+    waiting: float,
+) -> dict[str, float]:
+    """The end of backward: under FSDP the root's own shard is not made yet as its buffers peak."""
+    gradients = states.gradients
+    if run.fsdp and not run.held:
+        gradients -= min(gradients, run.precision.gradient_bytes * run.units.root_share)
+    last = at(states.gradients, 0.0, others, waiting, 0.0)
+    peak = at(gradients, 0.0, others, waiting, buffers.extra_end)
+    return max(peak, last, key=lambda parts: sum(parts.values()))
 
 
 def ranks_reduced(scenario: Scenario) -> int:
@@ -159,77 +182,28 @@ def in_flight(scenario: Scenario, index: int) -> float:
     return warm_up
 
 
-def kernel_of(scenario: Scenario) -> Kernel:
-    """How this scenario's blocks run."""
-    layout, training = scenario.layout, scenario.training
-    return Kernel(
-        element_bytes=training.precision.compute_bytes,
-        tensor=layout.tensor_parallel,
-        sequence_parallel=layout.sequence_parallel,
-        attention=training.attention,
-        model_code=training.model_code,
-    )
-
-
-def tokens_of(scenario: Scenario, shape: BlockShape) -> Tokens:
-    """The tokens that a block of this shape sees: vision and audio encoders have their own."""
-    training, fixed = scenario.training, scenario.model.fixed_sequence
-    whole = fixed if fixed and shape.tokens != "sequence" else training.sequence_length
-    cross = scenario.layout.context_parallel
-    return Tokens(training.micro_batch, whole / cross, whole)
-
-
-def stage_activations(scenario: Scenario, stage: Stage) -> StageActivations:
-    """Bytes kept by a stage's blocks for one micro-batch, under its checkpointing."""
-    kernel, training = kernel_of(scenario), scenario.training
-    kept = working = first = 0.0
-    position = 0
-    for shape, count in stage.blocks:
-        saved = block_saved(shape, tokens_of(scenario, shape), kernel)
-        recomputed = _recomputed_count(training.checkpoint_every, position, count)
-        kind = training.activation_checkpointing
-        if kind == "every":
-            run = kept_bytes(saved, "full") * recomputed + saved.total * (count - recomputed)
-            kind = "full" if recomputed else "none"
-        else:
-            run = kept_bytes(saved, kind) * count
-        first = first or run / count
-        kept += run
-        own = backward_working_set(saved, shape, kernel)
-        working = max(working, recomputed_bytes(saved, kind) + own)
-        position += count
-    return StageActivations(kept, first, working)
-
-
-def _recomputed_count(every: int, position: int, count: int) -> int:
-    """How many of the blocks [position, position + count) are every k-th one."""
-    return 0 if not every else (position + count) // every - position // every
-
-
-def backward_working_set(saved: Saved, shape: BlockShape, kernel: Kernel) -> float:
-    """Gradients alive inside one block's backward, besides what the block saved.
-
-    Traced on transformers' LLaMA blocks: 6f + 2h bytes a token in the MLP (gradients of product,
-    activated gate and up) and 22h in the backward of an RMSNorm computed in fp32
-    (`data/traces/ACTIVATIONS.md`); 2h-wide gradients of input and residual elsewhere.
-    """
-    sizes = dict(saved.operators)
-    widest = max(sizes.get("MLP", 0.0), sizes.get("experts", 0.0))
-    in_fp32 = kernel.model_code == "transformers" and shape.norm == "rmsnorm"
-    norm = (11 if in_fp32 and kernel.element_bytes < 4 else 2) * saved.input_bytes
-    return max(0.75 * widest + saved.input_bytes, norm)
-
-
 def stage_loss(scenario: Scenario, stage: Stage) -> LossBytes:
     """Logits and loss on the stage that has the head; nothing elsewhere or without a vocabulary."""
     model, training, layout = scenario.model, scenario.training, scenario.layout
     if not stage.has_head or not model.vocabulary:
         return LossBytes(0.0, 0.0, 0.0)
     tokens = training.micro_batch * training.sequence_length / layout.context_parallel
+    last = stage.blocks[-1][0] if stage.blocks else None
     return loss_bytes(
         tokens,
         model.vocabulary / layout.tensor_parallel,
         training.precision.compute_bytes,
         training.loss,
         model.hidden,
+        upcast=_upcasts(scenario, stage),
+        soft_cap=last is not None and last.soft_cap,
     )
+
+
+def _upcasts(scenario: Scenario, stage: Stage) -> bool:
+    """Whether the loss is fp32: causal language models upcast, and autocast does for all."""
+    if not stage.blocks or scenario.training.model_code != "transformers":
+        return True
+    last = stage.blocks[-1][0]
+    causal = last.causal and not last.cross_attention
+    return causal or autocasts(scenario.layout, scenario.training.precision)

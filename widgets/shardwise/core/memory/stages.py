@@ -33,7 +33,12 @@ class TensorClass:
 
 @dataclass(frozen=True)
 class Stage:
-    """One pipeline stage: its blocks in runs of one shape, its tensors, and its two ends."""
+    """One pipeline stage: its blocks in runs of one shape, its tensors, and its two ends.
+
+    `units` are the blocks' parameters, `root` those of embedding, final norm and head together;
+    `late` of them get their gradients before any block does: norm and head after the blocks, and an
+    embedding that is the head too (`tied` elements).
+    """
 
     index: int
     blocks: tuple[tuple[BlockShape, int], ...]
@@ -42,6 +47,10 @@ class Stage:
     root: int
     has_embedding: bool
     has_head: bool
+    unit_tensors: tuple[tuple[TensorClass, ...], ...] = ()
+    root_tensors: tuple[TensorClass, ...] = ()
+    late: int = 0
+    tied: int = 0
 
     def __hash__(self) -> int:
         """Computed once: the caches of states are keyed by stages."""
@@ -106,8 +115,11 @@ def _stages(
         start += count
         ends = (before if first else ()) + (after if last else ())
         if last and not first and model.tied:
-            ends += tuple(module for module in before if module.kind == "embedding")[:1]
-        stages.append(_stage(index, own, ends, first, last, tensor, expert))
+            ends = tuple(m for m in before if m.kind == "embedding")[:1] + ends
+        tied = model.vocabulary * model.hidden // tensor if last and model.tied else 0
+        behind = len(after) if last else 0
+        degrees = (tensor, expert)
+        stages.append(_stage(index, own, ends, (first, last), behind, tied, degrees))
     return tuple(stages)
 
 
@@ -134,20 +146,22 @@ def _stage(
     index: int,
     own: tuple[Module, ...],
     ends: tuple[Module, ...],
-    first: bool,
-    last: bool,
-    tensor: int,
-    expert: int,
+    position: tuple[bool, bool],
+    after: int,
+    tied: int,
+    degrees: tuple[int, int],
 ) -> Stage:
+    first, last = position
+    tensor, expert = degrees
     counted: Counter[tuple[tuple[int, ...], str, bool]] = Counter()
     units: list[int] = []
+    inside: list[tuple[TensorClass, ...]] = []
     for module, count in [*_runs(own), *((module, 1) for module in ends)]:
-        elements = 0
-        for parameter in module.tensors:
-            local = local_shape(parameter, tensor, expert)
+        locals_ = tuple(local_shape(parameter, tensor, expert) for parameter in module.tensors)
+        for local in locals_:
             counted[local] += count
-            elements += math.prod(local[0])
-        units += [elements] * count
+        units += [sum(math.prod(local[0]) for local in locals_)] * count
+        inside += [tuple(TensorClass(*local, 1) for local in locals_)] * count
     shapes = [module.block for module in own if module.block is not None]
     return Stage(
         index=index,
@@ -157,6 +171,10 @@ def _stage(
         root=sum(units[len(own) :]),
         has_embedding=first,
         has_head=last,
+        unit_tensors=tuple(inside[: len(own)]),
+        root_tensors=sum(inside[len(own) :], ()),
+        late=sum(units[len(units) - after :]) + tied,
+        tied=tied,
     )
 
 

@@ -125,6 +125,55 @@ def stage_states(
     )
 
 
+@dataclass(frozen=True)
+class Units:
+    """Elements of a stage's FSDP units: gathered with their padding, and one rank's share.
+
+    `feed_forward` are the elements of each block's MLP, experts and router, unpadded.
+    """
+
+    blocks: tuple[int, ...]
+    shares: tuple[float, ...]
+    feed_forward: tuple[int, ...]
+    root: int
+    root_share: float
+
+
+@lru_cache(maxsize=1024)
+def stage_units(stage: Stage, layout: Layout, shard: int) -> Units:
+    """The units of a stage under FSDP.
+
+    FSDP2 splits dimension 0 into ceil(rows / N) rows a rank; the last ranks' chunks are padded, so
+    that gathered layers and reduce-scatter buffers take N times that
+    (`torch/distributed/fsdp/_fully_shard/_fsdp_param.py`, `_init_sharded_param`).
+    """
+    known: dict[tuple[TensorClass, ...], tuple[int, float, int]] = {}
+    rows = []
+    for tensors in stage.unit_tensors:
+        if tensors not in known:
+            known[tensors] = _unit(tensors, layout, shard)
+        rows.append(known[tensors])
+    root, root_share, _ = _unit(stage.root_tensors, layout, shard)
+    blocks, shares, feed_forward = zip(*rows, strict=True) if rows else ((), (), ())
+    return Units(blocks, shares, feed_forward, root, root_share)
+
+
+def _unit(tensors: tuple[TensorClass, ...], layout: Layout, shard: int) -> tuple[int, float, int]:
+    gathered, share, feed_forward = 0, 0.0, 0
+    for tensor in tensors:
+        ranks = _ranks(tensor, shard, layout.expert_parallel)
+        if tensor.part in ("mlp", "experts", "router"):
+            feed_forward += tensor.elements
+        if layout.engine == "fsdp2":
+            own = math.prod(sharded_shape(tensor.shape, ranks))
+            gathered += own * ranks
+            share += own
+        else:
+            gathered += tensor.elements
+            share += tensor.elements / ranks
+    return gathered, share, feed_forward
+
+
 def _keeps_shards(layout: Layout) -> bool:
     """FSDP keeps its own weights sharded between steps whether or not it reshards in between."""
     return layout.zero_stage == 3 or layout.engine in ("fsdp1", "fsdp2")

@@ -1,0 +1,150 @@
+"""Attention: projections, the kernel that runs, and its scores."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import ceil
+
+from shardwise.core.memory.operators.norms import head_norms
+from shardwise.core.memory.operators.run import Kernel, Tokens
+from shardwise.core.structure import BlockShape
+
+
+def attention_kernel(shape: BlockShape, tokens: Tokens, kernel: Kernel) -> str:
+    """The kernel that transformers' code ends up with: flash, efficient, math or eager.
+
+    Architectures without SDPA run eager attention. A mask (a sliding window shorter than the
+    sequence, T5's bias) or values of another head size rule CUDA's flash kernel out; SDPA then
+    takes the memory-efficient one (torch.nn.attention.SDPBackend).
+    """
+    if not kernel.eager_modules:
+        return kernel.attention
+    if not shape.sdpa:
+        return "eager"
+    if kernel.attention != "flash":
+        return kernel.attention
+    unlike = shape.value_head_dim != shape.head_dim
+    if kernel.element_bytes == 4:
+        # In fp32 the efficient kernel runs, which knows no grouped heads.
+        return "math" if shape.kv_heads < shape.heads else "efficient"
+    masked = shape.position_bias or has_mask(shape, tokens)
+    return "efficient" if unlike or masked else "flash"
+
+
+def has_mask(shape: BlockShape, tokens: Tokens) -> bool:
+    """Whether attention gets a mask: always (Falcon), or from a window's length on.
+
+    transformers/masking_utils.py leaves the causal mask out of SDPA while the sequence is shorter
+    than the window.
+    """
+    return shape.masked or 0 < shape.sliding_window <= tokens.attended
+
+
+def attention(shape: BlockShape, tokens: Tokens, kernel: Kernel) -> Mapping[str, float]:
+    """Input, q, k, v and the output projection's input: 11sbh less its mask for a GPT."""
+    rows = kernel.element_bytes * tokens.count
+    kv = max(shape.kv_heads, min(shape.heads, kernel.tensor))
+    if kernel.eager_modules and attention_kernel(shape, tokens, kernel) == "math":
+        rows = 4 * tokens.count  # SDPA's math computes in fp32
+    parts = {
+        "attention input": kernel.element_bytes
+        * tokens.count
+        * shape.hidden
+        * _reads(shape, kernel),
+        "latent projections": _latent(shape, tokens, kernel),
+        "queries, keys, values": rows * _projected(shape, tokens, kernel, kv) / kernel.tensor,
+        "attention output": kernel.element_bytes
+        * tokens.count
+        * shape.heads
+        * shape.value_head_dim
+        / kernel.tensor,
+    }
+    if kernel.eager_modules:
+        parts["query and key norms"] = head_norms(shape, tokens.count, kernel)
+        if shape.rotary_cat and attention_kernel(shape, tokens, kernel) == "flash":
+            parts["attention output"] *= 2
+    return parts
+
+
+def _reads(shape: BlockShape, kernel: Kernel) -> int:
+    """Copies of attention's input: autocast casts it anew for each projection that reads it."""
+    if not kernel.residual_bytes or not kernel.eager_modules:
+        return 1
+    # Falcon (masked) has one projection too.
+    return 1 if shape.fused_qkv or shape.masked else 3
+
+
+def _projected(shape: BlockShape, tokens: Tokens, kernel: Kernel, kv: int) -> int:
+    """Elements a token of queries, keys and values as saved.
+
+    transformers: eager and memory-efficient attention read keys and values repeated to all query
+    heads; slices of a fused projection keep the whole of it alive beside rotated copies.
+    """
+    heads, width, values = shape.heads, shape.head_dim, shape.value_head_dim
+    if not kernel.eager_modules:
+        return heads * width + kv * (width + values)
+    ran = attention_kernel(shape, tokens, kernel)
+    if shape.kv_lora_rank:
+        return heads * (2 * width + (width - shape.rope_head_dim) + values)
+    if ran != "flash" and kv > 1:  # one head is expanded as a view
+        kv = heads
+    if shape.fused_qkv:
+        whole = (heads + 2 * shape.kv_heads) * width
+        return whole + ((heads + kv) * width if shape.rotary else 0)
+    return heads * width + kv * (width + values)
+
+
+def _latent(shape: BlockShape, tokens: Tokens, kernel: Kernel) -> float:
+    """DeepSeek's low-rank queries, keys and values; transformers norms each latent: 8 + 4/r."""
+    if not kernel.eager_modules:
+        latent = shape.q_lora_rank + shape.kv_lora_rank + shape.rope_head_dim
+        return kernel.element_bytes * tokens.count * latent
+    ranks = shape.q_lora_rank + shape.kv_lora_rank
+    norms = (shape.q_lora_rank > 0) + (shape.kv_lora_rank > 0)
+    return tokens.count * ((4 + 2 * kernel.element_bytes) * ranks + 4 * norms)
+
+
+def score_bytes(shape: BlockShape, tokens: Tokens, kernel: Kernel) -> float:
+    """Attention scores kept for backward: the 5as/h term, or the row sums of a fused kernel.
+
+    Megatron's eager and math attention keep the softmax output (2as²b), its dropout mask (as²b) and
+    its dropout output (2as²b); the last two only with attention dropout. FlashAttention keeps one
+    fp32 log-sum-exp a head and token instead (Dao et al. 2022, algorithm 1).
+    """
+    heads = shape.heads / kernel.tensor
+    ran = attention_kernel(shape, tokens, kernel)
+    if ran == "flash":
+        return 4 * heads * tokens.count
+    if kernel.eager_modules:
+        return _transformers_scores(shape, tokens, kernel, ran)
+    attended = min(tokens.attended, shape.sliding_window or tokens.attended)
+    if kernel.model_code != "megatron":
+        attended = tokens.attended  # a mask, not a shorter matrix
+    cells = heads * tokens.count * attended
+    dropout = kernel.element_bytes + 1 if shape.attention_dropout else 0
+    return cells * (kernel.element_bytes + dropout)
+
+
+def _transformers_scores(shape: BlockShape, tokens: Tokens, kernel: Kernel, ran: str) -> float:
+    """Scores of transformers' attention, traced (`data/traces/ACTIVATIONS.md`).
+
+    Eager: the fp32 softmax 4as², its 16-bit cast 2as², tanh of a soft cap 2as² (gpt-oss, GPT-2,
+    BERT: one 16-bit softmax); dropout adds mask and result. SDPA's math: the fp32 softmax.
+    Efficient: log-sum-exp padded to 32 rows, and the mask (2s², for each head if it is a bias).
+    """
+    heads, element = shape.heads / kernel.tensor, kernel.element_bytes
+    cells = heads * tokens.count * tokens.attended
+    dropout = element + 1 if shape.attention_dropout else 0
+    if ran == "eager" and (shape.sinks or not shape.softmax_in_fp32):
+        return cells * (element + dropout)
+    if ran == "eager":
+        cast = element if element < 4 else 0
+        return cells * (4 + cast + (element if shape.soft_cap else 0) + dropout)
+    if ran == "math":
+        return cells * (4 + dropout)
+    sums = 4 * heads * tokens.samples * 32 * ceil(tokens.length / 32)
+    if shape.position_bias:
+        own_mask = tokens.length * tokens.attended if shape.cross_attention else 0.0
+        return sums + element * heads * tokens.length * tokens.attended + own_mask
+    masked = has_mask(shape, tokens)
+    return sums + (element * tokens.length * tokens.attended if masked else 0)
