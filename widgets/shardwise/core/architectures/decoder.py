@@ -191,7 +191,9 @@ class Style:
         choices = zip(self.sparse(fields, layers), self.pattern(fields, layers), strict=True)
         for index, (is_sparse, changes) in enumerate(choices):
             key = (is_sparse, *changes.items())
-            shape = known.setdefault(key, replace(sparse if is_sparse else dense, **changes))
+            if key not in known:
+                known[key] = replace(sparse if is_sparse else dense, **changes)
+            shape = known[key]
             template = self.sparse_block if is_sparse else self.block
             modules += unit(f"{prefix}.{index}", "block", template, sizes, shape)
         return tuple(modules)

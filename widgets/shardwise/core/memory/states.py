@@ -147,12 +147,12 @@ def stage_units(stage: Stage, layout: Layout, shard: int) -> Units:
     that gathered layers and reduce-scatter buffers take N times that
     (`torch/distributed/fsdp/_fully_shard/_fsdp_param.py`, `_init_sharded_param`).
     """
-    known: dict[tuple[TensorClass, ...], tuple[int, float, int]] = {}
+    known: dict[int, tuple[int, float, int]] = {}  # equal blocks share one tuple of tensors
     rows = []
     for tensors in stage.unit_tensors:
-        if tensors not in known:
-            known[tensors] = _unit(tensors, layout, shard)
-        rows.append(known[tensors])
+        if id(tensors) not in known:
+            known[id(tensors)] = _unit(tensors, layout, shard)
+        rows.append(known[id(tensors)])
     root, root_share, _ = _unit(stage.root_tensors, layout, shard)
     blocks, shares, feed_forward = zip(*rows, strict=True) if rows else ((), (), ())
     return Units(blocks, shares, feed_forward, root, root_share)
