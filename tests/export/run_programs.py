@@ -6,6 +6,7 @@ once for all, because the start of a rank takes longer than a tiny model's train
 
 from __future__ import annotations
 
+import os
 import runpy
 import sys
 from datetime import timedelta
@@ -27,7 +28,12 @@ def main() -> None:
             print(f"program {program}", flush=True)
         sys.argv = [program, "--steps", str(STEPS)]
         runpy.run_path(program, run_name="__main__")
+    dist.barrier()
     ended()
+    # gloo's threads can outlive the interpreter and abort a rank that has finished: end here.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
 
 
 if __name__ == "__main__":

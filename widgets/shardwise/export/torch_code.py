@@ -256,6 +256,7 @@ def main():
             {update}{_UPDATE if scaled else ""}
             optimizer.zero_grad()
         report(step, total.item(), time.perf_counter() - start, device)
+    dist.barrier()  # no rank leaves while another still listens
     dist.destroy_process_group()
 
 
