@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from shardwise.core.memory.report import PARTS
+
 PART_COLORS: Mapping[str, str] = {
     "parameters": "#0072B2",
     "gradients": "#E69F00",
@@ -21,16 +23,11 @@ PART_COLORS: Mapping[str, str] = {
 """Parts of a GPU's memory; `reserve` is context, communicators and fragmentation."""
 
 PART_LABELS: Mapping[str, str] = {
-    "parameters": "parameters",
-    "gradients": "gradients",
-    "master weights": "fp32 master weights",
-    "optimizer state": "optimizer state",
-    "gathered layers": "gathered layers",
-    "activations": "activations",
-    "logits and loss": "logits and loss",
+    **PARTS,
     "buffers": "buckets, temporaries",
     "reserve": "context, NCCL, fragmentation",
 }
+"""As a report calls its parts, shorter where a legend needs it."""
 
 PART_LETTERS: Mapping[str, str] = {
     "parameters": "P",
