@@ -115,7 +115,7 @@ class Explorer(Panel):
                 "device_bytes": round(report.device_bytes),
                 "usable_bytes": report.usable_bytes,
             }
-            for name, report in shown.reports
+            for name, report in shown
             for part, size in report.parts.items()
         ]
 

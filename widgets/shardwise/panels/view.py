@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 from shardwise.charts import bars, layers, path, rule, scaling
 from shardwise.core.decision import Decision, decide
@@ -34,15 +33,7 @@ from shardwise.panels.live_text import (
 Sections = Mapping[str, Callable[[Scenario], Mapping[str, object]]]
 
 
-@dataclass(frozen=True)
-class Bars:
-    """The strategies compared, in order, and which of them the decision chose."""
-
-    reports: tuple[tuple[str, MemoryReport], ...]
-    chosen: str
-
-
-def compared(scenario: Scenario, decision: Decision) -> Bars:
+def compared(scenario: Scenario, decision: Decision) -> tuple[tuple[str, MemoryReport], ...]:
     """Every strategy that can be laid out, with the chosen degrees where it splits the model."""
     chosen = decision.scenario.layout
     listed: list[tuple[str, MemoryReport]] = [(_own_name(scenario), estimate(scenario))]
@@ -55,9 +46,7 @@ def compared(scenario: Scenario, decision: Decision) -> Bars:
         laid = scenario_for(asked, key, tensor, pipeline)
         if laid is not None:
             listed.append((_bar_name(key, tensor, pipeline), estimate(laid)))
-    return Bars(
-        tuple(listed), STRATEGIES[decision.strategy].name if decision.strategy in STRATEGIES else ""
-    )
+    return tuple(listed)
 
 
 def _own_name(scenario: Scenario) -> str:
@@ -102,7 +91,7 @@ def bars_section(scenario: Scenario) -> Mapping[str, object]:
     said = bars.sentence(name, report)
     if decision.adjustments:
         said += f" All bars but yours: {'; '.join(decision.adjustments)}."
-    return {"bars": bars.rows(shown.reports), "bars.text": said}
+    return {"bars": bars.rows(shown), "bars.text": said}
 
 
 def path_section(scenario: Scenario) -> Mapping[str, object]:
