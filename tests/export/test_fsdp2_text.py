@@ -19,7 +19,7 @@ from shardwise.core.scenario import Scenario
 from shardwise.core.strategies import scenario_for
 from shardwise.core.units import format_gib
 from shardwise.export import export
-from shardwise.export.realized import EAGER_ONLY, OWN_ATTENTION, realized
+from shardwise.export.realized import OWN_ATTENTION, realized
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -74,7 +74,9 @@ def test_what_is_said_of_attention_is_what_transformers_says() -> None:
     for name in model_names():
         architecture = of_model(name).model.architecture
         kind = getattr(transformers, architecture)
-        assert kind._supports_sdpa != architecture.startswith(EAGER_ONLY), name
+        shapes = [shape for shape, _ in of_model(name).model.block_groups]
+        fused = all(shape.sdpa and shape.attention for shape in shapes)
+        assert kind._supports_sdpa == fused, name
         assert kind._supports_attention_backend != architecture.startswith(OWN_ATTENTION), name
         assert kind.supports_gradient_checkpointing, name
 

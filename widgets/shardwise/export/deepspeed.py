@@ -13,6 +13,7 @@ from shardwise.core.memory.buffers import (
     REDUCE_BUCKET,
 )
 from shardwise.core.scenario import Scenario
+from shardwise.export.axes import data_parallel_only
 
 Json = dict[str, object]
 
@@ -53,13 +54,7 @@ def files(scenario: Scenario) -> dict[str, str]:
 
 def _check(scenario: Scenario) -> None:
     layout = scenario.layout
-    for axis in ("tensor_parallel", "context_parallel", "pipeline_parallel", "expert_parallel"):
-        if getattr(layout, axis) > 1:
-            raise ScenarioError(
-                f"layout.{axis}",
-                getattr(layout, axis),
-                "1 for this export: in DeepSpeed the program sets this axis, not the JSON",
-            )
+    data_parallel_only(layout, ": in DeepSpeed the program sets this axis, not the JSON")
     if 1 < scenario.shard < scenario.data_parallel:
         raise ScenarioError(
             "layout.shard",

@@ -9,10 +9,9 @@ from shardwise.core.layout import Layout
 from shardwise.core.precision import POLICIES, Precision, precision_from
 from shardwise.core.scenario import Scenario
 from shardwise.core.training import Training
+from shardwise.export.axes import data_parallel_only
 from shardwise.export.model_config import ModelConfig, model_config
 
-# transformers 5: `_supports_sdpa` is False for these; their attention runs eagerly.
-EAGER_ONLY = ("Bloom", "Gemma2", "GptOss", "Mamba")
 # transformers 5: `_supports_attention_backend` is False, so no attention function can be put in.
 OWN_ATTENTION = ("Bloom", "Falcon", "T5", "Whisper", "Mamba")
 
@@ -57,13 +56,7 @@ def realized(scenario: Scenario) -> Realized:
 
 def _check(scenario: Scenario) -> None:
     layout = scenario.layout
-    for axis in ("tensor_parallel", "context_parallel", "expert_parallel", "pipeline_parallel"):
-        if getattr(layout, axis) > 1:
-            raise ScenarioError(
-                f"layout.{axis}",
-                getattr(layout, axis),
-                "1 for this export, which writes data parallelism: DDP, ZeRO and FSDP2",
-            )
+    data_parallel_only(layout, ", which writes data parallelism: DDP, ZeRO and FSDP2")
     for part in ("optimizer", "parameters"):
         if getattr(layout, f"offload_{part}") == "nvme":
             raise ScenarioError(
@@ -103,7 +96,9 @@ def _training(scenario: Scenario, config: ModelConfig, sharded: bool, notes: lis
     if training.model_code not in ("transformers", "compiled"):
         notes.append(f"The modules are transformers', not {training.model_code}'s.")
         changes["model_code"] = "transformers"
-    if training.attention != "eager" and config.architecture.startswith(EAGER_ONLY):
+    shapes = [shape for shape, _ in config.model.block_groups]
+    eager_only = not all(shape.sdpa and shape.attention for shape in shapes)
+    if training.attention != "eager" and eager_only:
         notes.append(f"transformers has no fused attention for {config.architecture}: eager.")
         changes["attention"] = "eager"
     selective = training.activation_checkpointing == "selective"
