@@ -1,0 +1,183 @@
+"""Golden values of Megatron-LM's functional tests on A100, H100 and GB200, in exact bytes.
+
+Source: NVIDIA/Megatron-LM @d98e8a64d, tests/functional_tests/test_cases. Meter:
+`mem-allocated-bytes` (between steps) and `mem-max-allocated-bytes` of torch.cuda on the last global
+rank alone, which is the last pipeline stage. Arguments that are not given have Megatron-LM's
+defaults: LayerNorm, biases, learned positions, GELU, tied embeddings, dropout 0.1, 18 bytes a
+parameter in bf16.
+
+What no scenario says is in `outside_bytes`: most cases set CUBLAS_WORKSPACE_CONFIG=:4096:8, 32 MiB
+for each of two threads, where an A100's default is 8.125 MiB; without `--moe-grouped-gemm` experts
+run one after another and need no workspaces of their own; and Megatron-LM's own modules (`local`)
+need none of TransformerEngine's. The column `settings` has what the case's model_config.yaml says
+besides.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from published.megatron_case import padded, scenario_of
+from published.megatron_model import Sizes, bert, gpt, t5
+from published.row import Published, rows_of
+from shardwise.core.model import Model
+from shardwise.core.scenario import Scenario
+
+SOURCE = "Megatron-LM golden values"
+GPUS = {"A100": "a100-sxm-80gb", "H100": "h100-sxm-80gb", "GB200": "gb200-186gb"}
+# Entries of BERT's lower-case vocabulary; of its cased one with T5's 100 extra ids and two marks.
+WORDPIECE, CASED = 30522, 28996 + 100 + 2
+ENCODER, DECODER = 512, 128
+MIB = 2**20
+DETERMINISTIC_WORKSPACES = 2 * (4096 * 8 - 4096 * 2 - 16 * 8) * 1024
+
+# (what the arguments or the case's name contain, why no scenario describes it)
+INEXPRESSIBLE = (
+    ("models.hybrid", "Mamba layers between attention layers, in a pattern of their own"),
+    ("hybrid-override-pattern", "Mamba layers between attention layers, in a pattern of their own"),
+    ("mtp-num-layers", "multi-token prediction adds a layer and a loss that no model here has"),
+    ("use-megatron-fsdp", "Megatron-FSDP is another engine, with buffers of its own"),
+    ("activation-offloading", "activations offloaded to the host module by module"),
+    ("account-for-embedding", "a virtual stage without layers: embedding and loss count as layers"),
+)
+
+
+def inexpressible(row: Mapping[str, str]) -> str:
+    """Why a row is not compared; empty where it is."""
+    text = f"{row['case']} {row['strategy']}"
+    for word, why in INEXPRESSIBLE:
+        if word in text:
+            return why
+    if not row["gpus"]:
+        return "the number of GPUs is not public, and optimizer states are sharded over them"
+    if row["optimizer"] != "adam":
+        return "Muon's states and buffers in Megatron-LM's layer-wise distributed optimizer"
+    return ""
+
+
+def _number(row: Mapping[str, str], key: str, default: int) -> int:
+    found = re.search(rf"\b{key}=(\d+)", f"{row['strategy']}; {row['settings']}")
+    return int(found[1]) if found else default
+
+
+def _sizes(row: Mapping[str, str]) -> Sizes:
+    strategy, layers = f"{row['strategy']}; {row['settings']}", int(row["layers"])
+    words = [word.strip() for word in strategy.split(";")]
+    encoder = row["case"].startswith("t5")
+    rows = CASED if encoder else WORDPIECE
+    if row["vocabulary"].isdigit():
+        rows = int(row["vocabulary"])
+    positions = ENCODER if encoder else int(row["sequence_length"])
+    experts = _number(row, "num-experts", 0)
+    ffn = int(row["ffn"])
+    return Sizes(
+        layers=layers,
+        hidden=int(row["hidden"]),
+        heads=int(row["heads"]),
+        kv_heads=int(row["kv_heads"]),
+        ffn=ffn,
+        vocabulary=padded(rows, int(row["tensor_parallel"])),
+        positions=0 if "position-embedding-type=rope" in words else positions,
+        tied="untie-embeddings-and-output-weights" not in words,
+        bias="disable-bias-linear" not in words,
+        gated="swiglu" in words,
+        norm="rmsnorm" if "normalization=RMSNorm" in words else "layernorm",
+        dropout=0.0 if "no dropout" in words else 0.1,
+        qk_norm="qk-layernorm" in words,
+        causal=not row["case"].startswith("bert"),
+        experts=experts,
+        experts_per_token=_number(row, "moe-router-topk", 2) if experts else 0,
+        expert_ffn=_number(row, "moe-ffn-hidden-size", ffn) if experts else 0,
+        shared_ffn=_number(row, "moe-shared-expert-intermediate-size", 0),
+        sparse=(True,) * layers if experts else (),
+    )
+
+
+def _model(row: Mapping[str, str]) -> Model:
+    sizes, name = _sizes(row), row["case"]
+    if name.startswith("t5"):
+        return t5(sizes, name, ENCODER)
+    return bert(sizes, name) if name.startswith("bert") else gpt(sizes, name)
+
+
+def _layout(row: Mapping[str, str]) -> dict[str, Any]:
+    strategy, virtual = row["strategy"], int(row["virtual_stages"] or 1)
+    sharded = "dist-optimizer" in strategy
+    layout: dict[str, Any] = {
+        key: int(row[key])
+        for key in ("tensor_parallel", "pipeline_parallel", "context_parallel", "expert_parallel")
+    }
+    layout |= {
+        "zero_stage": 1 if sharded else 0,
+        "sequence_parallel": "sequence-parallel" in strategy,
+        "virtual_stages": virtual,
+        "schedule": "interleaved" if virtual > 1 else "1f1b",
+        "gradient_accumulation_fusion": "no-gradient-accumulation-fusion" not in strategy,
+        "expert_tensor_parallel": _number(row, "expert-tensor-parallel-size", 0) or None,
+    }
+    instances = _number(row, "num-distributed-optimizer-instances", 1)
+    if sharded and instances > 1:
+        layout["shard"] = int(row["data_parallel"]) * layout["context_parallel"] // instances
+    return layout
+
+
+def local_modules(row: Mapping[str, str]) -> bool:
+    """Whether Megatron-LM's own modules run, without TransformerEngine."""
+    return "transformer-impl=local" in row["strategy"] or "spec=local" in row["strategy"]
+
+
+def _training(row: Mapping[str, str]) -> dict[str, Any]:
+    attention = "math" if row["attention"] == "unfused" else "flash"
+    return {
+        "sequence_length": DECODER if row["case"].startswith("t5") else int(row["sequence_length"]),
+        "micro_batch": int(row["micro_batch"]),
+        "global_batch": int(row["global_batch"]),
+        "attention": "eager" if local_modules(row) else attention,
+        "activation_checkpointing": row["recomputation"].split()[0],
+    }
+
+
+def outside_bytes(row: Mapping[str, str]) -> float:
+    """Workspaces that the run has or lacks against what a scenario counts."""
+    one = (4 if row["gpu"] == "A100" else 32) * MIB
+    size = 0.0
+    if row["gpu"] == "A100" and "default workspaces" not in row["settings"]:
+        size += DETERMINISTIC_WORKSPACES
+    experts = "num-experts" in row["strategy"]
+    if experts and "moe-grouped-gemm" not in row["strategy"]:
+        size -= 4 * one
+    return size - (one if local_modules(row) and not experts else 0)
+
+
+def scenario(row: Mapping[str, str]) -> Scenario:
+    """The scenario of one row; fp16 gradients are kept in 16 bits, bf16's in fp32."""
+    precision = "mixed-16" if row["precision"] == "fp16" else "mixed-fp32-grads"
+    return scenario_of(
+        _model(row), GPUS[row["gpu"]], int(row["gpus"]), _training(row), _layout(row), precision
+    )
+
+
+def compared() -> list[Published]:
+    """Every row that a scenario describes."""
+    return [
+        Published(
+            id=row["id"],
+            source=SOURCE,
+            what=f"{row['case']} {row['gpu']}",
+            metric=row["metric"],
+            measured_bytes=float(row["bytes"]),
+            scenario=scenario(row),
+            stage=int(row["pipeline_parallel"]) - 1,
+            outside_bytes=outside_bytes(row),
+        )
+        for row in rows_of("megatron_golden")
+        if not inexpressible(row)
+    ]
+
+
+def left_out() -> dict[str, str]:
+    """The rest, with the reason."""
+    reasons = {row["id"]: inexpressible(row) for row in rows_of("megatron_golden")}
+    return {name: why for name, why in reasons.items() if why}

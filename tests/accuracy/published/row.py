@@ -1,0 +1,81 @@
+"""One published measurement beside the estimate of the scenario that describes it."""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from shardwise.core.memory import MemoryReport, estimate
+from shardwise.core.memory.pools import stranded_bytes
+from shardwise.core.memory.reserve import device_bytes, with_cached
+from shardwise.core.scenario import Scenario
+
+MEASURED = Path(__file__).parents[3] / "data" / "measured"
+METRICS = ("steady_allocated", "peak_allocated", "peak_reserved", "device", "oom")
+
+
+@dataclass(frozen=True)
+class Published:
+    """A measurement that somebody published, and the scenario that describes its run.
+
+    `metric` is one of `METRICS`; `measured_bytes` is nan for `oom`, where the run died.
+    `stage` is the pipeline stage whose rank was read; None means the one that needs most.
+    `outside_bytes` come from a setting of the run that no scenario has; its module says which.
+    """
+
+    id: str
+    source: str
+    what: str
+    metric: str
+    measured_bytes: float
+    scenario: Scenario
+    stage: int | None = None
+    outside_bytes: float = 0.0
+
+    def __post_init__(self) -> None:
+        """A metric that nobody reads would be left out in silence."""
+        assert self.metric in METRICS, self.metric
+
+    @cached_property
+    def report(self) -> MemoryReport:
+        """The estimate for the run."""
+        return estimate(self.scenario)
+
+    @property
+    def estimated_bytes(self) -> float:
+        """The estimate of what the metric measures; what the card must have for a run that died."""
+        report = self.report
+        stage = report.worst if self.stage is None else report.stages[self.stage]
+        steady = report.steady_bytes if self.stage is None else stage.steady_bytes
+        needed = device_bytes(stage.peak_bytes, self.scenario.layout.process_groups)
+        usable = self.scenario.cluster.gpu.usable_bytes
+        idle = stranded_bytes(self.scenario, stage.index, stage.phases, stage.binding_phase)
+        figures = with_cached(needed, idle, usable)
+        return (
+            self.outside_bytes
+            + {
+                "steady_allocated": steady,
+                "peak_allocated": stage.peak_bytes,
+                "peak_reserved": figures.reserved,
+                "device": figures.device,
+                "oom": needed.device,
+            }[self.metric]
+        )
+
+    @property
+    def verdict(self) -> str:
+        """fits, tight, uncertain or does not fit."""
+        return self.report.verdict
+
+    @property
+    def error(self) -> float:
+        """Estimate over measurement, less one; nan for a run that died."""
+        return self.estimated_bytes / self.measured_bytes - 1
+
+
+def rows_of(name: str) -> list[dict[str, str]]:
+    """The rows of data/measured/<name>.csv as they stand in the file."""
+    with (MEASURED / f"{name}.csv").open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
