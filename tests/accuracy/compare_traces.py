@@ -46,18 +46,8 @@ def load_cases() -> list[dict[str, Any]]:
 
 def inexpressible(case: Mapping[str, Any]) -> str:
     """Why no scenario describes this case; empty where one does."""
-    if case["tensor_parallel"] > 1:
-        return (
-            "transformers' plan copies embedding and norms to every tensor rank and gathers the "
-            "logits; the model splits the vocabulary, as torchtitan's plan and Megatron-LM do"
-        )
-    if case["activation_checkpointing"] == "selective":
-        return (
-            "torchtitan's `op` kind keeps every second matrix product; the model's selective kind "
-            "recomputes the core attention (Korthikanti et al. 2022, section 5)"
-        )
-    if case["attention"] == "efficient":
-        return "no scenario asks for the memory-efficient kernel by name"
+    if case["engine"] == "ddp" and case["world"] == 1:
+        return "a scenario on one GPU has no DDP wrapper, and so none of its buckets"
     if case["hold_output"]:
         return "no scenario says that the loop keeps the logits alive"
     return ""
@@ -66,14 +56,24 @@ def inexpressible(case: Mapping[str, Any]) -> str:
 def scenario_of(case: Mapping[str, Any]) -> Scenario:
     """The scenario that describes a traced case."""
     every = case["activation_checkpointing"]
+    if every == "selective":  # the tracer's name for torchtitan's kind by operator
+        every = "per-op"
     engine, world = case["engine"], case["world"]
     layout: dict[str, Any] = {"engine": "ddp" if engine == "none" else engine}
     if engine == "fsdp2":
         layout["reshard_after_forward"] = case["reshard_after_forward"]
+    tensor = case["tensor_parallel"]
+    replicas = world // tensor
+    if tensor > 1:
+        layout["tensor_parallel"] = tensor
+        layout["vocabulary_parallel"] = case.get("vocabulary_parallel", False)
+        layout["sequence_parallel"] = case.get("sequence_parallel", False)
+    if case.get("replicate", 1) > 1:
+        layout["shard"] = replicas // case["replicate"]
     training = {
         "sequence_length": case["sequence_length"],
         "micro_batch": case["micro_batch"],
-        "global_batch": case["micro_batch"] * case["micro_batches"] * world,
+        "global_batch": case["micro_batch"] * case["micro_batches"] * replicas,
         "precision": case["precision"],
         "optimizer": case["optimizer"],
         "optimizer_implementation": case["optimizer_implementation"],
@@ -121,12 +121,18 @@ def compare(cases: Iterable[Mapping[str, Any]]) -> list[Compared]:
                 case["model"],
                 f"{case['engine']}, {case['precision']}",
                 report.peak_bytes / case["peak_bytes"] - 1,
-                report.steady_bytes / case["steady_bytes"] - 1,
+                report.steady_bytes / _steady_bytes(case) - 1,
                 report.binding_phase,
                 case["peak_phase"],
             )
         )
     return found
+
+
+def _steady_bytes(case: Mapping[str, Any]) -> float:
+    """Traced bytes between steps, without the batch and the model's buffers."""
+    steady: float = case["steady_bytes"] - case["phases"]["steady"]["buffers and inputs"]
+    return steady
 
 
 def quantile(values: Iterable[float], share: float) -> float:
@@ -146,6 +152,12 @@ def summary(compared: Iterable[Compared]) -> str:
     )
 
 
+def _set_of(each: Compared) -> str:
+    """The set that a case was drawn in: `blind 7`, or `chosen`."""
+    first, _, rest = each.case.partition(" ")
+    return f"blind {rest.partition('-')[0]}" if first == "blind" else "chosen"
+
+
 def _grouped(compared: list[Compared], key: Callable[[Compared], str]) -> dict[str, list[Compared]]:
     groups: dict[str, list[Compared]] = defaultdict(list)
     for each in compared:
@@ -157,7 +169,7 @@ def report_lines(cases: list[dict[str, Any]], shown: int) -> list[str]:
     """The whole report, as lines."""
     compared = compare(cases)
     lines = [f"{'peak, all':28} {summary(compared)}", ""]
-    for key in (lambda each: each.engine, lambda each: each.model):
+    for key in (_set_of, lambda each: each.engine, lambda each: each.model):
         lines += [f"{k:28} {summary(group)}" for k, group in _grouped(compared, key).items()]
         lines.append("")
     steady = [abs(each.steady_error) for each in compared]

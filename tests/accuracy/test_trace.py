@@ -358,3 +358,57 @@ def test_nothing_is_left_behind() -> None:
         exact(sequence_length=64)
     assert not torch.distributed.is_initialized()
     assert before == (torch.UntypedStorage.resize_, nn.functional.dropout, nn.functional.layer_norm)
+
+
+UNTIED: dict[str, Any] = {**LLAMA, "vocab_size": 1024}
+
+
+@pytest.mark.parametrize("by_sequence", [False, True])
+def test_a_split_vocabulary_leaves_a_part_of_everything(by_sequence: bool) -> None:
+    """torchtitan's plan: each of two ranks holds half of all matrices and all of the norms."""
+    report = exact(
+        UNTIED,
+        engine="none",
+        world=2,
+        tensor_parallel=2,
+        precision="bf16",
+        sequence_length=64,
+        vocabulary_parallel=True,
+        sequence_parallel=by_sequence,
+    )
+    norms = (2 * 3 + 1) * 128
+    held = (report.parameters - norms) / 2 + norms
+    assert report.phase_ends["init"]["sharded parameters"] == 2 * held
+
+
+def test_sequence_parallelism_saves_less_than_the_plan_without() -> None:
+    """Norms and what stands between the products are parts of the sequence."""
+    options: dict[str, Any] = {
+        "engine": "none", "world": 2, "tensor_parallel": 2, "precision": "bf16",
+        "sequence_length": 64, "vocabulary_parallel": True,
+    }  # fmt: skip
+    split = exact(UNTIED, **options, sequence_parallel=True)
+    assert split.saved_bytes < exact(UNTIED, **options).saved_bytes
+
+
+def test_replicas_hold_the_shards_of_their_group() -> None:
+    """Hybrid sharding over 2 x 4 ranks holds what 4 ranks hold."""
+    hybrid, plain = exact(world=8, replicate=2), exact(world=4)
+    part = "sharded parameters"
+    assert hybrid.phase_ends["init"][part] == plain.phase_ends["init"][part]
+
+
+@pytest.mark.parametrize(
+    ("settings", "field"),
+    [
+        ({"sequence_parallel": True, "tensor_parallel": 2}, "sequence_parallel"),
+        ({"vocabulary_parallel": True}, "vocabulary_parallel"),
+        ({"replicate": 3}, "replicate"),
+        ({"replicate": 2, "engine": "ddp", "precision": "bf16"}, "replicate"),
+    ],
+)
+def test_axes_that_cannot_be_are_refused(settings: dict[str, Any], field: str) -> None:
+    """A plan without a tensor axis, or replicas that do not divide the ranks."""
+    with pytest.raises(ScenarioError) as refused:
+        exact(**settings)
+    assert refused.value.field == field

@@ -17,6 +17,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from blind_cases import BLIND
+
 from shardwise.lab.trace import TraceReport, trace
 
 ROOT = Path(__file__).parents[2]
@@ -110,6 +112,32 @@ TENSOR_SET: tuple[dict[str, Any], ...] = (
     {"tensor_parallel": 4, "world": 32},
     {"engine": "none", "world": 8, "tensor_parallel": 8, "precision": "bf16"},
 )
+WHOLE_NODE = {"engine": "none", "precision": "bf16"}
+PLANS: tuple[dict[str, Any], ...] = (
+    {},
+    {"vocabulary_parallel": True},
+    {"vocabulary_parallel": True, "sequence_parallel": True},
+)
+# Tensor parallelism by both published plans: FSDP2 over the rest, or tensor ranks alone.
+PLANNED_SET: tuple[dict[str, Any], ...] = (
+    *({"world": 16, "tensor_parallel": 2, **plan} for plan in PLANS),
+    *({**WHOLE_NODE, "world": 4, "tensor_parallel": 4, **plan} for plan in PLANS),
+    *(
+        {"world": 64, "tensor_parallel": 4, "activation_checkpointing": "full", **plan}
+        for plan in PLANS[1:]
+    ),
+)
+LONG_SET: tuple[dict[str, Any], ...] = (
+    {"sequence_length": 16384},
+    {"sequence_length": 32768, "activation_checkpointing": "full"},
+    {"sequence_length": 131072, "activation_checkpointing": "full", "world": 64},
+)
+WIDE_SET: tuple[dict[str, Any], ...] = (
+    {"world": 512},
+    {"world": 1024},
+    {"world": 32, "replicate": 4},
+    {"world": 1024, "replicate": 16, "activation_checkpointing": "full"},
+)
 VARIED = {
     "llama-3.2-1b": FULL_SET,
     "llama-3-8b": SHORT_SET + TENSOR_SET,
@@ -123,13 +151,31 @@ VARIED = {
     ),
 }  # fmt: skip
 
+EIGHT_WAYS: tuple[dict[str, Any], ...] = tuple(
+    {"world": 64, "tensor_parallel": 8, **plan} for plan in PLANS
+)
+FURTHER: dict[str, tuple[dict[str, Any], ...]] = {
+    "llama-3-8b": PLANNED_SET + EIGHT_WAYS + LONG_SET,
+    "qwen2.5-7b": PLANNED_SET + LONG_SET[:2],
+    "qwen3-8b": PLANNED_SET + EIGHT_WAYS,
+    "mistral-7b": tuple({**change, "sequence_length": 2048} for change in PLANNED_SET),
+    "olmo-2-7b": LONG_SET[:2],
+    "llama-3.2-1b": (*PLANNED_SET[1:3], *LONG_SET, *WIDE_SET),
+    "qwen3-0.6b": (*PLANNED_SET[1:3], *LONG_SET, *WIDE_SET),
+    "phi-2": PLANNED_SET[:1] + LONG_SET[:2],
+    "gemma-3-1b": LONG_SET[1:] + WIDE_SET[1:3],
+    "gpt2": WIDE_SET,
+    "mixtral-8x7b": WIDE_SET + LONG_SET[1:],
+}
+
 
 def cases() -> dict[str, dict[str, Any]]:
     """Every case by name: model, layers and the arguments of `trace`."""
     found: dict[str, dict[str, Any]] = {}
     # All architectures first: an interrupted run still covers them.
     wanted: list[tuple[str, dict[str, Any]]] = [(model, {}) for model in BASELINES]
-    wanted += [(model, change) for model, changes in VARIED.items() for change in changes]
+    varied = [*VARIED.items(), *FURTHER.items()]
+    wanted += [(model, change) for model, changes in varied for change in changes]
     for model, change in wanted:
         layers, length = BASELINES[model]
         if model in GROUPED_EXPERTS and change.get("precision") == "autocast":
@@ -138,7 +184,7 @@ def cases() -> dict[str, dict[str, Any]]:
         words = [f"{key}={value}" for key, value in change.items()]
         name = " ".join([model, *words])
         found[name] = {"model": model, "layers": layers, "arguments": arguments}
-    return found
+    return found | BLIND
 
 
 def config_of(model: str, layers: int | None) -> dict[str, Any]:
@@ -164,7 +210,8 @@ def command_of(model: str, layers: int | None, arguments: dict[str, Any]) -> str
 def line_of(name: str, case: dict[str, Any], report: TraceReport) -> dict[str, Any]:
     """One case as a flat line."""
     settings = asdict(report.settings)
-    line = {"case": name, "model": case["model"], "layers": case["layers"] or "all"} | settings
+    line = {"case": name, "set": case.get("set", "chosen"), "model": case["model"]}
+    line |= {"layers": case["layers"] or "all"} | settings
     line |= {
         "parameters": report.parameters,
         "peak_bytes": report.peak_bytes,
@@ -214,7 +261,8 @@ def main() -> None:
     options = parser.parse_args()
     records: dict[str, dict[str, Any]] = {}
     if (TARGET / "cases.json").exists():
-        records = {one["case"]: one for one in json.loads((TARGET / "cases.json").read_text())}
+        known = json.loads((TARGET / "cases.json").read_text())
+        records = {one["case"]: {"set": "chosen"} | one for one in known}
     for name, case in cases().items():
         if options.only not in name or (name in records and not options.again):
             continue
