@@ -15,7 +15,7 @@ from servers import ARTIFACTS, ROOT, Server, jupyterlab, voila
 
 NOTEBOOKS = ROOT / "notebooks"
 DRAWN = ".sw-chart[data-drawn]"
-PANELS = {"rule-of-16": 1, "memory": 2, "decision": 2, "scaling": 2, "layers": 2}
+PANELS = {"rule-of-16": 1, "memory": 2, "step": 4, "decision": 2, "scaling": 2, "layers": 2}
 
 
 @pytest.fixture(scope="module")

@@ -6,10 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwise.charts import bars, layers, path, rule, scaling
+from shardwise.charts import bars, changes, layers, path, peers, phases, rule, scaling, stages
 from shardwise.core.catalogue import load_model
 from shardwise.core.decision import decide
-from shardwise.core.memory import estimate
+from shardwise.core.memory import MemoryReport, estimate
+from shardwise.core.memory.report import PHASES
+from shardwise.core.memory.sensitivity import sensitivity
+from shardwise.core.peers.table import disagreement
 from shardwise.core.scenario import Scenario
 from shardwise.core.units import GIB
 
@@ -43,7 +46,7 @@ def test_bar_segments_add_up_to_the_device_figure(parameters: int, length: int, 
     report = estimate(scenario)
     data = bars.rows([("x", report)])
     total = sum(float(str(row["gib"])) for row in data["rows"])
-    assert total == pytest.approx(report.device_bytes / GIB, abs=0.01)
+    assert total == pytest.approx(report.needed_bytes / GIB, abs=0.01)
     edge = float(str(data["limits"][0]["edge"]))
     assert all(float(str(row["end"])) <= edge + 1e-9 for row in data["rows"])
 
@@ -87,3 +90,108 @@ def test_layers_list_each_size_once() -> None:
     """The 32 equal blocks are one row that says 32."""
     rows = layers.distinct(load_model("llama-3-8b"))
     assert [count for _, _, count in rows if count > 1] == [32]
+
+
+def piped(stages: int = 4, **training: object) -> MemoryReport:
+    """Llama-3-70B over pipeline stages of eight GPUs each."""
+    return estimate(
+        Scenario.from_dict(
+            {
+                "model": "llama-3-70b",
+                "cluster": {"nodes": stages},
+                "training": training,
+                "layout": {"pipeline_parallel": stages, "tensor_parallel": 8, "zero_stage": 2},
+            }
+        )
+    )
+
+
+def number(row: dict[str, object], field: str) -> float:
+    """A number of a row."""
+    value = row[field]
+    assert isinstance(value, (int, float))
+    return float(value)
+
+
+@pytest.mark.parametrize("model", ["llama-3-8b", SEVEN])
+def test_phase_bars_stand_in_order_of_time_and_the_longest_is_the_report_s(model: object) -> None:
+    """Six bars, the binding one outlined, its length and band those of the report."""
+    report = estimate(Scenario.from_dict({"model": model}))
+    totals = phases.rows(report)["totals"]
+    assert [row["bar"] for row in totals] == list(PHASES)
+    outlined = [row for row in totals if row["outline"]]
+    assert [row["bar"] for row in outlined] == [report.binding_phase]
+    assert number(outlined[0], "gib") == max(number(row, "gib") for row in totals)
+    for field, size in (
+        ("gib", report.needed_bytes),
+        ("from", report.low_bytes),
+        ("to", report.needed_high_bytes),
+        ("allocated", report.peak_bytes),
+    ):
+        assert number(outlined[0], field) == pytest.approx(size / GIB, abs=0.006)
+    assert "peak" in str(outlined[0]["label"])
+
+
+def test_stages_show_what_1f1b_keeps_in_flight() -> None:
+    """Stage i of p holds min(m, p - i) micro-batches (Narayanan et al. 2021, section 2.2)."""
+    report = piped(global_batch=8)
+    totals = stages.rows(report)["totals"]
+    assert [row["flight"] for row in totals] == [4, 3, 2, 1]
+    assert ["4 in flight" in str(row["label"]) for row in totals] == [True, False, False, False]
+    assert [row["bar"] for row in totals if row["outline"]] == [f"stage {report.worst.index}"]
+    said = stages.sentence(report)
+    assert "Stage 0 is the fullest" in said and "1 micro-batch in flight" in said
+
+
+def test_a_long_pipeline_draws_as_many_stages_as_a_screen_holds() -> None:
+    """Of 40 stages 15 or 16 are drawn, the fullest and the last among them, and it is said."""
+    report = piped(40)
+    drawn = [row["bar"] for row in stages.rows(report)["totals"]]
+    assert len(drawn) <= stages.MOST
+    assert {f"stage {report.worst.index}", "stage 39"} <= set(drawn)
+    assert f"Drawn are {len(drawn)} of 40 stages" in stages.sentence(report)
+
+
+@given(parameters=st.integers(10**7, 10**12), gpu=st.sampled_from(["t4", "mi300x"]))
+def test_every_bar_lies_inside_its_band(parameters: int, gpu: str) -> None:
+    """Low, figure and high are in order on every bar of every stacked chart."""
+    scenario = Scenario.from_dict({"model": {"parameters": parameters}, "cluster": {"gpu": gpu}})
+    report = estimate(scenario)
+    made = (
+        bars.rows([("x", report)]),
+        phases.rows(report),
+        stages.rows(report),
+        changes.rows(report, sensitivity(scenario)),
+    )
+    for row in (row for data in made for row in data["totals"]):
+        assert number(row, "from") <= number(row, "gib") <= number(row, "to")
+        assert number(row, "low") <= number(row, "high")
+
+
+def test_changes_are_numbered_bars_after_the_one_as_set() -> None:
+    """The first bar is the report itself; each other one is the changed scenario's estimate."""
+    scenario = Scenario.from_dict({"model": "llama-3-8b", "layout": {"engine": "ddp"}})
+    report, found = estimate(scenario), sensitivity(scenario)
+    totals = changes.rows(report, found)["totals"]
+    assert [row["bar"] for row in totals] == [
+        changes.NOW,
+        *(f"{place} {change.label}" for place, change in enumerate(found, 1)),
+    ]
+    for row, change in zip(totals[1:], found, strict=True):
+        device = estimate(change.scenario).needed_bytes / GIB
+        assert number(row, "gib") == pytest.approx(device, abs=0.006)
+    assert f"{found[0].label[1:]} frees most" in changes.sentence(report, found)
+    assert "No single change" in changes.sentence(report, ())
+
+
+def test_peers_bars_are_their_formulas_totals() -> None:
+    """Ours twice, then those that can be asked; one that cannot is left to the table."""
+    scenario = Scenario.from_dict({"model": "llama-3-8b", "layout": {"engine": "ddp"}})
+    report, found = estimate(scenario), disagreement(scenario)
+    rows = peers.rows(report, found)["rows"]
+    assert number(rows[0], "gib") == pytest.approx(report.peak_bytes / GIB, abs=0.006)
+    assert number(rows[1], "gib") == pytest.approx(report.needed_bytes / GIB, abs=0.006)
+    asked = [peer for peer in peers.others(found) if peer.total_bytes is not None]
+    assert [row["peer"] for row in rows[2:]] == [peer.peer for peer in asked]
+    assert len(asked) < len(peers.others(found))
+    assert "59.8 GiB" in peers.sentence(report, found)

@@ -20,7 +20,9 @@ from shardwise.panels.small import (
     MemoryPanel,
     RulePanel,
     ScalingPanel,
+    StepPanel,
 )
+from shardwise.panels.trainable_field import TrainableField
 
 CONFIG = json.loads((Path(__file__).parents[2] / "data/models/llama-3-8b.json").read_text())
 
@@ -240,7 +242,7 @@ def test_a_broken_link_opens_what_it_can_and_says_the_rest() -> None:
 
 
 @pytest.mark.parametrize(
-    "panel", [RulePanel, MemoryPanel, DecisionPanel, ScalingPanel, LayersPanel]
+    "panel", [RulePanel, MemoryPanel, DecisionPanel, ScalingPanel, LayersPanel, StepPanel]
 )
 def test_small_panels_feed_their_own_sections(panel: type[RulePanel]) -> None:
     """Each small panel shows the rule and its own chart, and follows a scenario."""
@@ -254,9 +256,9 @@ def test_tabs_are_filled_when_they_are_opened() -> None:
     """What stands behind a closed tab costs nothing; opening it shows the current scenario."""
     explorer = Explorer()
     assert "scaling" not in explorer.feed.data
-    explorer.more.selected_index = 1
+    explorer.more.choose("GPUs")
     assert len(explorer.feed.data["scaling"]["rows"]) == 44
-    explorer.more.selected_index = 3
+    explorer.more.choose("Numbers")
     assert "source" in json.dumps(explorer.feed.data["numbers"])
 
 
@@ -276,7 +278,7 @@ def test_the_problem_line_stays_while_the_controls_are_refused() -> None:
     explorer = Explorer()
     explorer.controls["layout.sequence_parallel"].value = True
     assert explorer.feed.data["problem"]
-    explorer.more.selected_index = 2
+    explorer.more.choose("Layers")
     assert explorer.feed.data["problem"]
     explorer.controls["layout.sequence_parallel"].value = False
     assert explorer.feed.data["problem"] == []
@@ -326,7 +328,7 @@ def test_every_refused_strategy_still_gives_a_decision() -> None:
 def test_the_files_tab_says_what_the_program_really_runs() -> None:
     """torch keeps no master weights; where its program does not fit, the page says so."""
     explorer = Explorer({"model": "llama-3-8b"})
-    explorer.more.selected_index = 4
+    explorer.more.choose("Files")
     said = json.dumps(explorer.feed.data["files"])
     assert "What the program runs needs" in said and "GiB" in said
 
@@ -338,3 +340,77 @@ def test_a_config_from_elsewhere_stands_in_its_box() -> None:
     assert json.loads(explorer.model.text.value) == CONFIG
     config["num_hidden_layers"] = 1
     assert explorer.scenario.to_dict()["model"]["num_hidden_layers"] == 32  # type: ignore[index]
+
+
+LORA = {"lora": {"rank": 8, "targets": ["default"], "base": "nf4"}}
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"training": {"trainable": LORA}},
+        {"training": {"trainable": {"lora": {"targets": ["q", "v"], "dropout": 0.1}}}},
+        {"training": {"trainable": {"only": ["head"]}}},
+        {"layout": {"vocabulary_parallel": False, "tensor_parallel": 2}},
+        {"layout": {"engine": "deepspeed", "zero_stage": 2, "reduce_bucket_elements": 50_000_000}},
+        {"layout": {"context_parallel": 2, "context_exchange": "a2a"}},
+    ],
+)
+def test_a_move_keeps_what_a_link_brought(given: dict[str, object]) -> None:
+    """Adapters, frozen parts and settings without a control survive another control's move."""
+    scenario = Scenario.from_dict(given)
+    explorer = Explorer(to_query(scenario))
+    assert explorer.scenario == scenario
+    typed(explorer, "training.micro_batch", "2")
+    expected = scenario.to_dict()
+    expected["training"]["micro_batch"] = 2  # type: ignore[index]
+    assert explorer.scenario == Scenario.from_dict(expected)
+
+
+def test_a_setting_without_a_control_goes_when_it_fits_no_more() -> None:
+    """Experts cut over eight ranks do not fit two expert ranks of eight GPUs: the cut goes."""
+    explorer = Explorer(
+        {
+            "model": "mixtral-8x7b",
+            "layout": {"engine": "megatron", "tensor_parallel": 2, "expert_tensor_parallel": 8},
+        }
+    )
+    typed(explorer, "layout.expert_parallel", "2")
+    assert explorer.scenario.layout.expert_parallel == 2
+    assert explorer.scenario.layout.expert_tensor_parallel is None
+    assert explorer.feed.data["problem"] == []
+
+
+def test_adapters_are_chosen_with_a_rank_and_targets() -> None:
+    """QLoRA by the dropdown, its rank by the field; all parameters takes both away."""
+    explorer = Explorer({"model": "llama-3-8b"})
+    field = explorer.controls["training.trainable"]
+    assert isinstance(field, TrainableField)
+    full = explorer.report.peak_bytes
+    field.kind.value = "nf4"
+    assert explorer.scenario.training.trainable.name == "QLoRA (nf4 base) of rank 16 on default"
+    field.rank._moved(None, {"text": "64"}, None)
+    field.targets.value = "all-linear"
+    assert explorer.scenario.training.trainable.rank == 64
+    assert explorer.scenario.training.trainable.targets == ("all-linear",)
+    assert field.rank in field.children
+    assert explorer.report.peak_bytes < full
+    field.kind.value = "all"
+    assert explorer.scenario.training.trainable.everything
+    assert field.rank not in field.children
+
+
+def test_adapters_that_a_model_cannot_have_are_refused_at_their_field() -> None:
+    """peft has no usual targets for DeepSeek-V2: the sentence names those that there are."""
+    explorer = Explorer({"model": "deepseek-v2", "cluster": {"nodes": 8}})
+    before = explorer.scenario
+    field = explorer.controls["training.trainable"]
+    assert isinstance(field, TrainableField)
+    field.kind.value = "16-bit"
+    assert "q_a_proj" in field.errors.children[0].value
+    assert explorer.scenario is before
+    field.targets.value = "all-linear"
+    assert explorer.scenario.training.trainable.rank == 16
+    assert field.errors.children == ()
+    field.kind.value = "all"
+    assert explorer.feed.data["problem"] == []

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from shardwise.charts.stacked import label_of
 from shardwise.charts.theme import EDGE, STATE_COLORS, label_color
 from shardwise.core.decision import Decision
-from shardwise.core.units import format_gib
+from shardwise.core.units import GIB, format_gib
 
 SHORT = (
     "DDP:\na replica fits\non one GPU",
@@ -34,6 +35,7 @@ def rows(decision: Decision) -> list[dict[str, object]]:
     for number, (question, short, tiny) in enumerate(names, 1):
         asked = question.verdict != "not asked"
         needed = format_gib(question.needed_bytes) if question.needed_bytes else "–"
+        said = label_of(question.needed_bytes / GIB) if question.needed_bytes else "–"
         color = STATE_COLORS[question.verdict]
         listed.append(
             {
@@ -46,7 +48,7 @@ def rows(decision: Decision) -> list[dict[str, object]]:
                 "lit": 1 if asked else 0,
                 "short": short,
                 "tiny": tiny,
-                "state": f"{question.verdict}\n{needed}" if asked else "–",
+                "state": f"{question.verdict}\n{said}" if asked else "–",
                 "color": color,
                 "ink": label_color(color),
             }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from shardwise.charts.theme import EDGE, PART_COLORS, label_color
+from shardwise.core.adapters import trained_parameters
 from shardwise.core.memory.states import bytes_per_parameter, rule_of_sixteen
 from shardwise.core.scenario import Scenario
 from shardwise.core.units import GB, format_count, format_gb
@@ -54,10 +55,14 @@ def sentence(scenario: Scenario) -> str:
     added = " + ".join(f"{part:.3g}" for part in parts if part)
     weights = format_gb(model.parameters * each.parameters)
     needed = format_gb(rule_of_sixteen(model, training.precision, training.optimizer))
-    return (
+    text = (
         f"{added} = {total:.4g} bytes a parameter: {format_count(model.parameters)} parameters "
         f"need {needed} before activations, though the weights alone are {weights}."
     )
+    if training.trainable.everything:
+        return text
+    trained = format_count(trained_parameters(model, training.trainable))
+    return f"{text} That is full training; here {trained} are trained, the rest is frozen."
 
 
 def spec() -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from shardwise.charts.theme import STRATEGY_COLORS
+from shardwise.charts.theme import PAPER, STRATEGY_COLORS
 from shardwise.core.errors import ScenarioError
 from shardwise.core.memory import estimate
 from shardwise.core.scenario import Scenario
@@ -43,7 +43,7 @@ def _memory(scenario: Scenario, key: str, count: int, layout: Any, training: Any
         laid = Scenario.of(scenario.model, cluster, training, layout, scenario.model_source)
     except ScenarioError:
         return None
-    return estimate(laid).device_bytes / GIB
+    return estimate(laid).needed_bytes / GIB
 
 
 def sentence(data: dict[str, list[dict[str, object]]]) -> str:
@@ -101,7 +101,9 @@ def spec() -> Any:
     )
     limits = alt.Chart(alt.NamedData("limits"))
     line = limits.mark_rule(strokeDash=[6, 3], strokeWidth=2).encode(y="gib:Q")
-    name = limits.mark_text(align="left", baseline="bottom", dx=4, dy=-2, fontSize=11).encode(
-        y="gib:Q", x=alt.value(0), text="label:N"
+    look = {"align": "left", "baseline": "bottom", "dx": 4, "dy": -2, "fontSize": 11}
+    halo, name = (
+        limits.mark_text(**look, **more).encode(y="gib:Q", x=alt.value(0), text="label:N")
+        for more in ({"stroke": PAPER, "strokeWidth": 4}, {})
     )
-    return alt.layer(lines, points, line, name)
+    return alt.layer(lines, points, line, halo, name)

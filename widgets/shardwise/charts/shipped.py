@@ -12,7 +12,9 @@ from importlib import import_module, resources
 from pathlib import Path
 from typing import Any
 
-NAMES = ("rule", "bars", "path", "scaling", "layers")
+NAMES = (
+    "rule", "bars", "path", "phases", "stages", "changes", "peers", "scaling", "layers",
+)  # fmt: skip
 
 
 def written(name: str) -> dict[str, Any]:

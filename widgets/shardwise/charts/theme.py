@@ -58,6 +58,9 @@ STRATEGY_COLORS: Mapping[str, str] = {
 }
 """Lines of the chart over GPUs; each has its own point shape besides."""
 
+PEER_COLORS: Mapping[str, str] = {"ours": "#0072B2", "peer": "#BBBBBB"}
+"""Bars of the comparison of calculators."""
+
 STATE_COLORS: Mapping[str, str] = {
     "no": "#D55E00",
     "yes": "#009E73",
@@ -66,6 +69,8 @@ STATE_COLORS: Mapping[str, str] = {
 """Verdicts on the path of questions; a word stands under each."""
 
 EDGE = "#333333"
+INK = "var(--sw-ink)"
+"""The page's own letters, light or dark."""
 PAPER = "var(--sw-paper)"
 """The page's own background, light or dark, for halos behind labels."""
 LIGHT_TEXT = ("#0072B2", "#D55E00", "#009E73")

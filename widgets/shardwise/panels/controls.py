@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
-from typing import Any
+from typing import Any, Protocol
 
 import ipywidgets as widgets
 
@@ -91,7 +91,16 @@ class Flag(widgets.VBox):
         self.children = (self.box, _note(sentence)) if sentence else (self.box,)
 
 
-Control = Choice | Number | Flag
+class Control(Protocol):
+    """What a panel asks of a control."""
+
+    value: Any
+
+    def on_change(self, changed: Callable[[], None]) -> None:
+        """Call `changed` after each new value."""
+
+    def show_error(self, sentence: str) -> None:
+        """Show a sentence at the control; an empty one removes it."""
 
 
 def _note(sentence: str) -> widgets.HTML:

@@ -13,19 +13,13 @@ from shardwise.core.decision import decide
 from shardwise.core.memory.report import PARTS
 from shardwise.export import export
 from shardwise.panels import parts
+from shardwise.panels.calibration import Calibration
+from shardwise.panels.comparison import compared
 from shardwise.panels.download import Download
 from shardwise.panels.live_text import LiveText
 from shardwise.panels.panel import Panel
 from shardwise.panels.small import COLUMN, WIDE, side_by_side
-from shardwise.panels.view import compared
-
-_TABS = (
-    ("Why", ()),
-    ("GPUs", ("scaling",)),
-    ("Layers", ("layers",)),
-    ("Numbers", ("numbers",)),
-    ("Files", ("files",)),
-)
+from shardwise.panels.tabs import Tabs, View, view
 
 
 class Explorer(Panel):
@@ -62,27 +56,42 @@ class Explorer(Panel):
             ],
             layout=WIDE,
         )
-        self.more = widgets.Tab(
-            [
-                LiveText(feed, "walk"),
-                parts.scaling_chart(feed),
-                widgets.VBox([parts.layers_chart(feed), LiveText(feed, "model")]),
-                LiveText(feed, "numbers"),
-                self.files(),
-            ],
-            titles=[title for title, _ in _TABS],
-            selected_index=0,
-            layout=widgets.Layout(width="100%", min_width="0"),
-        )
-        self.more.observe(lambda _: self.refresh(), "selected_index")
+        self.whose = parts.whose_layout()
+        self.whose.on_change(self.refresh)
+        self.calibration = Calibration(feed, self.refresh)
+        self.more = Tabs(self._views(), self.refresh)
         answer = LiveText(feed, "answer", announce=True)
         return answer, side_by_side(inputs, shown), self.more
+
+    def _views(self) -> tuple[View, ...]:
+        """What stands behind tabs, the answer's reasons first."""
+        feed = self.feed
+        return (
+            view("Why", lambda: [LiveText(feed, "walk")]),
+            View("Memory", self._step, lambda: (str(self.whose.value),)),
+            view("Change first", lambda: parts.changes_parts(feed, self.take), "changes"),
+            view("Calculators", lambda: parts.peers_parts(feed), "peers"),
+            view("GPUs", lambda: [parts.scaling_chart(feed)], "scaling"),
+            view("Layers", lambda: [parts.layers_chart(feed), LiveText(feed, "model")], "layers"),
+            view("Numbers", lambda: [LiveText(feed, "numbers")], "numbers"),
+            view("Files", lambda: [self.files()], "files"),
+        )
+
+    def _step(self) -> tuple[widgets.Widget, ...]:
+        """Phases and stages of the layout that is asked for, then the measured peak."""
+        return (self.whose, *parts.step_parts(self.feed), self.calibration)
+
+    def own_data(self) -> dict[str, object]:
+        """What the measured peak says, while its tab is open."""
+        more = getattr(self, "more", None)
+        if more is None or more.view.title != "Memory":
+            return {}
+        return self.calibration.data(self.scenario)
 
     def shown_sections(self) -> tuple[str, ...]:
         """The first screen's, and those of the open tab."""
         more = getattr(self, "more", None)
-        opened = _TABS[more.selected_index or 0][1] if more is not None else ()
-        return (*self.sections, *opened)
+        return (*self.sections, *(more.view.sections() if more is not None else ()))
 
     def files(self) -> widgets.VBox:
         """Downloads: numbers, scenario, programs for the decided layout."""
@@ -113,6 +122,8 @@ class Explorer(Panel):
                 "phase": report.binding_phase,
                 "verdict": report.verdict,
                 "device_bytes": round(report.device_bytes),
+                "low_bytes": round(report.low_bytes),
+                "high_bytes": round(report.high_bytes),
                 "usable_bytes": report.usable_bytes,
             }
             for name, report in shown

@@ -8,12 +8,14 @@ from shardwise.core.optimizers import OPTIMIZERS
 from shardwise.core.precision import POLICIES
 from shardwise.core.training import ATTENTIONS, IMPLEMENTATIONS, LOSSES, MODEL_CODES
 from shardwise.panels.controls import Choice, Control, Flag, Group, Number, Options, choices
+from shardwise.panels.trainable_field import TrainableField
 
 POWERS = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024]
 LENGTHS = [512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072]
 CHECKPOINTING: Options = [
     ("none", "none"),
-    ("selective", "selective"),
+    ("core attention (selective)", "selective"),
+    ("per operator (torchtitan)", "per-op"),
     ("full", "full"),
     ("every 2nd block", {"every": 2}),
     ("every 4th block", {"every": 4}),
@@ -71,6 +73,7 @@ def training_group() -> Group:
         ),
         "training.attention": Choice("Attention", same(ATTENTIONS), "flash"),
         "training.loss": Choice("Loss", same(LOSSES), "full"),
+        "training.trainable": TrainableField(),
         "training.model_code": Choice("Model code", same(MODEL_CODES), "transformers"),
     }  # fmt: skip
     return Group("Training", controls)
@@ -84,6 +87,7 @@ def layout_group() -> Group:
         "layout.zero_stage": Choice("ZeRO stage", [(str(s), s) for s in range(4)], 3),
         "layout.tensor_parallel": Number("Tensor parallel", 1, 1, 10**6, steps=degree),
         "layout.sequence_parallel": Flag("sequence parallel (with tensor parallel)", False),
+        "layout.vocabulary_parallel": Flag("split the vocabulary (with tensor parallel)", True),
         "layout.pipeline_parallel": Number("Pipeline parallel", 1, 1, 10**6, steps=degree),
         "layout.schedule": Choice("Schedule", same(SCHEDULES), "1f1b"),
         "layout.virtual_stages": Number("Virtual stages", 1, 1, 10**6, steps=[1, 2, 3, 4, 6, 8]),

@@ -35,7 +35,7 @@ def _program(decision: Decision) -> list[Block]:
         return [heading("FSDP program"), error(str(problem))]
     report = estimate(real.scenario)
     said = (
-        f"What the program runs needs {format_gib(report.device_bytes)} of "
+        f"What the program runs needs {format_gib(report.needed_bytes)} of "
         f"{format_gib(report.usable_bytes)}: {report.verdict}."
     )
     lines = [*real.notes, "It needs transformers: pip install transformers."]

@@ -18,6 +18,7 @@ from shardwise.panels.controls import Control, Number
 from shardwise.panels.feed import Feed
 from shardwise.panels.fields import cluster_group, layout_group, training_group
 from shardwise.panels.live_text import LiveText, bullets, error
+from shardwise.panels.memory_view import changed
 from shardwise.panels.model_field import ModelField
 from shardwise.panels.number_field import number_text
 from shardwise.panels.permalink import Permalink
@@ -66,9 +67,20 @@ class Panel(widgets.VBox):
         return self.sections
 
     def refresh(self) -> None:
-        """Send what is shown for the current scenario, in one message."""
+        """Send what is shown for the current scenario, in one message, and nothing else."""
         data = feed_data(self.scenario, self.shown_sections())
-        self.feed.push({**data, "problem": self._problem_blocks()})
+        self.feed.data = {**data, **self.own_data(), "problem": self._problem_blocks()}
+
+    def own_data(self) -> dict[str, object]:
+        """What is shown besides sections: of controls that are no part of the scenario."""
+        return {}
+
+    def take(self, change: str) -> None:
+        """Make a change that was offered; one that is offered no more changes nothing."""
+        scenario = changed(self.scenario, change)
+        if scenario is not None:
+            self._notes = ()
+            self.scenario = scenario
 
     def _problem_blocks(self) -> list[dict[str, object]]:
         """What is wrong now, or what of a link was left out."""
@@ -129,7 +141,7 @@ class Panel(widgets.VBox):
         self._notes = ()
         self._follow(path)
         try:
-            self._spelled = Scenario.from_dict(self._asked(path))
+            self._spelled = self._spell(path)
             self._problem = ""
             self.scenario = self._spelled
         except ScenarioError as problem:
@@ -154,10 +166,13 @@ class Panel(widgets.VBox):
     def _asked(self, moved: str) -> dict[str, object]:
         """The scenario dict that the controls spell.
 
-        What a layout has beyond the controls (hybrid sharding, uneven stages) stays until a control
-        of the layout or the cluster moves, since it need not fit the new degrees.
+        What training and layout have beyond the controls stays, but degrees that follow from others
+        (hybrid sharding, uneven stages) only until a control of the layout or the cluster moves.
         """
-        asked: dict[str, dict[str, object]] = {"cluster": {}, "training": {}, "layout": {}}
+        given = self.scenario.to_dict()
+        asked: dict[str, dict[str, object]] = {
+            "cluster": {}, "training": dict(given["training"]), "layout": dict(given["layout"]),
+        }  # fmt: skip
         offload: dict[str, object] = {}
         for path in self.controls:
             section, key = path.split(".")
@@ -166,11 +181,23 @@ class Panel(widgets.VBox):
             else:
                 asked[section][key] = self._value(path)
         asked["layout"]["offload"] = offload
-        if not moved.startswith(("layout.", "cluster.")):
-            layers = self.scenario.layout.layers_per_stage
-            asked["layout"]["shard"] = self.scenario.layout.shard
-            asked["layout"]["layers_per_stage"] = None if layers is None else list(layers)
+        following = ("data_parallel", "shard", "layers_per_stage")
+        for key in following if moved.startswith(("layout.", "cluster.")) else following[:1]:
+            del asked["layout"][key]
         return {"model": self.model.source, **asked}
+
+    def _spell(self, moved: str) -> Scenario:
+        """The scenario of the controls; what has none of its own and fits no more is left out."""
+        asked = self._asked(moved)
+        while True:
+            try:
+                return Scenario.from_dict(asked)
+            except ScenarioError as problem:
+                section, _, key = problem.field.partition(".")
+                kept = asked.get(section)
+                if problem.field in self.controls or not isinstance(kept, dict) or key not in kept:
+                    raise
+                del kept[key]
 
     def _show_problem(self, path: str, problem: ScenarioError) -> None:
         """The sentence at the control that it names, or at the one just moved."""

@@ -63,6 +63,18 @@ class MemoryPanel(_SmallPanel):
         )
 
 
+class StepPanel(_SmallPanel):
+    """Memory over the phases of a step and the pipeline's stages, and what to change first."""
+
+    sections = ("rule", "phases", "changes")
+    shows_layout = True
+
+    def pictures(self) -> tuple[widgets.Widget, ...]:
+        """Charts (a), (f), (g) and (h), with the changes' buttons."""
+        step, after = parts.step_parts(self.feed), parts.changes_parts(self.feed, self.take)
+        return (parts.rule_chart(self.feed), *step, *after[:-1])
+
+
 class DecisionPanel(_SmallPanel):
     """What runs out and the simplest strategy that fixes it."""
 

@@ -4,20 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from shardwise.charts import bars, layers, path, rule, scaling
+from shardwise.charts import layers, path, rule, scaling
 from shardwise.core.decision import Decision, decide
-from shardwise.core.memory import MemoryReport, estimate
+from shardwise.core.memory import estimate
 from shardwise.core.memory.report import PARTS
 from shardwise.core.permalink import to_query
 from shardwise.core.scenario import Scenario
-from shardwise.core.strategies import (
-    STRATEGIES,
-    code_of,
-    scenario_for,
-    split_degrees,
-    tensor_degrees,
-)
+from shardwise.core.strategies import STRATEGIES, code_of
 from shardwise.core.units import format_count, format_gib
+from shardwise.panels.comparison import bars_section
 from shardwise.panels.files_text import file_blocks
 from shardwise.panels.live_text import (
     bullets,
@@ -29,69 +24,19 @@ from shardwise.panels.live_text import (
     step,
     steps,
 )
+from shardwise.panels.memory_view import (
+    changes_section,
+    decided_phases_section,
+    phases_section,
+)
+from shardwise.panels.peers_view import peers_section
 
 Sections = Mapping[str, Callable[[Scenario], Mapping[str, object]]]
-
-
-def compared(scenario: Scenario, decision: Decision) -> tuple[tuple[str, MemoryReport], ...]:
-    """Every strategy that can be laid out, with the chosen degrees where it splits the model."""
-    chosen = decision.scenario.layout
-    listed: list[tuple[str, MemoryReport]] = [(_own_name(scenario), estimate(scenario))]
-    training = decision.scenario.training if decision.strategy != "none" else scenario.training
-    asked = scenario.with_training(training)
-    for key in ("ddp", "zero-1", "zero-2", "zero-3", "offload", "tensor", "pipeline"):
-        tensor, pipeline = _degrees(scenario, key, chosen.tensor_parallel, chosen.pipeline_parallel)
-        if tensor == 0:
-            continue
-        laid = scenario_for(asked, key, tensor, pipeline)
-        if laid is not None:
-            listed.append((_bar_name(key, tensor, pipeline), estimate(laid)))
-    return tuple(listed)
-
-
-def _own_name(scenario: Scenario) -> str:
-    """The layout as it is set, told apart from the strategies by its name."""
-    layout = scenario.layout
-    name = f"yours: {layout.engine} Z{layout.zero_stage}"
-    return name + (" ckpt" if scenario.training.activation_checkpointing != "none" else "")
-
-
-def _degrees(scenario: Scenario, key: str, tensor: int, pipeline: int) -> tuple[int, int]:
-    """The chosen degrees, else the smallest; (0, 0) where there are none."""
-    if key == "tensor":
-        possible = tensor_degrees(scenario)
-        return (tensor if tensor in possible else possible[0], 1) if possible else (0, 0)
-    if key == "pipeline":
-        if pipeline > 1:
-            return tensor, pipeline
-        return next(split_degrees(scenario), (0, 0))
-    return 1, 1
-
-
-def _bar_name(key: str, tensor: int, pipeline: int) -> str:
-    short = {"offload": "ZeRO-3 + offload", "zero-3": "ZeRO-3 / FSDP"}
-    if key == "tensor":
-        return f"TP {tensor} + FSDP"
-    if key == "pipeline":
-        return f"PP {pipeline}" + (f" x TP {tensor}" if tensor > 1 else "")
-    return short.get(key, STRATEGIES[key].name)
 
 
 def rule_section(scenario: Scenario) -> Mapping[str, object]:
     """Chart (a) and its sentence."""
     return {"rule": rule.rows(scenario), "rule.text": rule.sentence(scenario)}
-
-
-def bars_section(scenario: Scenario) -> Mapping[str, object]:
-    """Chart (b) and its sentence, which speaks of the chosen strategy."""
-    decision = decide(scenario)
-    shown = compared(scenario, decision)
-    name = "Yours" if decision.strategy == "none" else STRATEGIES[decision.strategy].name
-    report = estimate(decision.scenario)
-    said = bars.sentence(name, report)
-    if decision.adjustments:
-        said += f" All bars but yours: {'; '.join(decision.adjustments)}."
-    return {"bars": bars.rows(shown), "bars.text": said}
 
 
 def path_section(scenario: Scenario) -> Mapping[str, object]:
@@ -190,7 +135,9 @@ def numbers_section(scenario: Scenario) -> Mapping[str, object]:
         paragraph(
             f"For the decided layout, at {report.binding_phase}: {format_gib(report.peak_bytes)} "
             f"allocated, {format_gib(report.reserved_bytes)} reserved, "
-            f"{format_gib(report.device_bytes)} on the device; host memory "
+            f"{format_gib(report.device_bytes)} on the device (what nvidia-smi shows, "
+            f"{format_gib(report.cached_bytes)} of it idle blocks that the allocator gives back "
+            f"before a request fails); host memory "
             f"{format_gib(report.host_bytes_per_node)} a node."
         ),
         *opened,
@@ -214,6 +161,10 @@ SECTIONS: Sections = {
     "rule": rule_section,
     "bars": bars_section,
     "path": path_section,
+    "phases": phases_section,
+    "decided phases": decided_phases_section,
+    "changes": changes_section,
+    "peers": peers_section,
     "scaling": scaling_section,
     "layers": layers_section,
     "numbers": numbers_section,
