@@ -1,12 +1,17 @@
 """Build the lessons: one Markdown source each gives the notebook, the solved one and the index.
 
-    python lessons/build.py             write lessons/*.ipynb and lessons/README.md
-    python lessons/build.py --solved D  write the solved notebooks into folder D, for tests
+    python lessons/build.py              write lessons/*.ipynb and lessons/README.md
+    python lessons/build.py --solved D   write the solved notebooks into folder D
+    python lessons/build.py --checked D  both builds with the recorded outputs, for nbval:
+                                         pytest --nbval-lax D/learner/*.ipynb D/solved/*.ipynb
 
 A source in `lessons/source/` starts with front matter between `---` lines (`key: value`; lists are
 separated by `;`). Text becomes Markdown cells, a fence opened with ```python a code cell.
 After `python` may stand words: `tags=a,b` gives the cell tags; `exercise=L01.ring` marks a stub
-that `solution=L01.ring` replaces in the solved notebook (and only there).
+that `solution=L01.ring` replaces in the solved notebook (and only there). The tag
+`nbval-check-output` marks cells that print the same everywhere (on the CPU), `check-solved` those
+that do so once solved: `record.py` keeps what they printed in `checked.json`. The learner's
+notebooks have no outputs: predictions come first.
 """
 
 from __future__ import annotations
@@ -20,17 +25,21 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 SOURCE = HERE / "source"
+CHECKED = HERE / "checked.json"
+CHECK_TAG = "nbval-check-output"
+CHECK_SOLVED_TAG = "check-solved"  # becomes the former, in the solved build alone
 MOST_CODE_CELLS = 12
 KEYS = ("title", "teaching", "exercises", "ranks", "peak_mb", "objectives", "prerequisites",
         "misconception")  # fmt: skip
 PLANS = {  # lessons of each day; what a lesson asks for comes before it
     "Half a day": ((0, 1, 2, 4),),
-    "One day": ((0, 1, 2, 4, 5, 6, 9),),
+    "One day": ((0, 1, 2, 4, 5, 6, 14),),
     "Two days": ((0, 1, 2, 3, 4, 5, 6, 7), (8, 9, 10, 11, 12, 13, 14)),
 }
 START, LUNCH = 9 * 60, 11 * 60 + 45  # minutes after midnight; lunch once a lesson ends after it
 BREAK_MINUTES, LUNCH_MINUTES, MOST_WITHOUT_BREAK = 10, 50, 105
 
+_ANSWER = re.compile(r"^- \*\*Concept check:\*\* .*$", re.MULTILINE)
 _FENCE = re.compile(r"^```python(?P<words>[^\n]*)\n(?P<code>.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
@@ -74,6 +83,8 @@ def read(path: Path) -> Lesson:
     front = dict(line.split(": ", 1) for line in head.strip().splitlines())
     if tuple(front) != KEYS:
         raise ValueError(f"{path.name}: front matter must be {', '.join(KEYS)}, is {list(front)}")
+    belief = f" The belief that it tests: “{front['misconception']}”."
+    body = _ANSWER.sub(lambda answer: answer[0] + belief, body)
     cells: list[Cell] = []
     at = 0
     for fence in _FENCE.finditer(body):
@@ -107,7 +118,9 @@ def notebook(lesson: Lesson, *, solved: bool = False) -> dict[str, Any]:
     left_out = "exercise" if solved else "solution"
     cells = []
     for number, cell in enumerate(c for c in lesson.cells if not getattr(c, left_out)):
-        metadata: dict[str, Any] = {"tags": list(cell.tags)} if cell.tags else {}
+        swapped = {CHECK_SOLVED_TAG: CHECK_TAG if solved else ""}
+        tags = [tag for each in cell.tags if (tag := swapped.get(each, each))]
+        metadata: dict[str, Any] = {"tags": tags} if tags else {}
         written: dict[str, Any] = {
             "cell_type": cell.kind,
             "id": f"cell-{number:02}",
@@ -130,6 +143,17 @@ def notebook(lesson: Lesson, *, solved: bool = False) -> dict[str, Any]:
         "nbformat": 4,
         "nbformat_minor": 5,
     }
+
+
+def checked(lesson: Lesson, *, solved: bool = False) -> str:
+    """The notebook's file with the recorded outputs in the cells that are checked."""
+    written = notebook(lesson, solved=solved)
+    recorded = json.loads(CHECKED.read_text(encoding="utf-8"))[lesson.name]
+    outputs = recorded["solved" if solved else "learner"]
+    for cell in written["cells"]:
+        if CHECK_TAG in cell["metadata"].get("tags", ()):
+            cell |= {"outputs": outputs[cell["id"]], "execution_count": 1}
+    return json.dumps(written, indent=1, ensure_ascii=False) + "\n"
 
 
 def text_of(lesson: Lesson, *, solved: bool = False) -> str:
@@ -172,6 +196,16 @@ def index(lessons: list[Lesson]) -> str:
         "Stubs to fill in: `check(...)` says for each property what was expected and what came. A",
         "lesson and its solutions have one source in `source/`; change it there and build again.",
         "",
+        "## On a cluster, and under test",
+        "",
+        "`python lessons/programs.py FOLDER` writes each lesson's parallel program for torchrun:",
+        "one node, several (`--nodes 2`), Slurm.",
+        "",
+        "`python lessons/build.py --checked FOLDER` writes both builds with recorded results in",
+        "their cells; then",
+        "`CUDA_VISIBLE_DEVICES= pytest --nbval-lax FOLDER/learner/*.ipynb FOLDER/solved/*.ipynb`",
+        "runs all of them and compares those.",
+        "",
     ]
     return "\n".join(lines)
 
@@ -211,18 +245,24 @@ def main() -> None:
     """Write what the command line asks for."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--solved", type=Path, help="a folder for the solved notebooks")
+    parser.add_argument("--checked", type=Path, help="a folder for both builds with outputs")
     asked = parser.parse_args()
     lessons = [read(path) for path in sorted(SOURCE.glob("*.md"))]
-    if asked.solved is not None:
-        asked.solved.mkdir(parents=True, exist_ok=True)
-        for lesson in lessons:
-            (asked.solved / f"{lesson.name}.ipynb").write_text(
-                text_of(lesson, solved=True), encoding="utf-8"
-            )
-        return
     for lesson in lessons:
-        (HERE / f"{lesson.name}.ipynb").write_text(text_of(lesson), encoding="utf-8")
-    (HERE / "README.md").write_text(index(lessons), encoding="utf-8")
+        if asked.solved is not None:
+            _write(asked.solved / f"{lesson.name}.ipynb", text_of(lesson, solved=True))
+        if asked.checked is not None:
+            _write(asked.checked / "learner" / f"{lesson.name}.ipynb", checked(lesson))
+            _write(asked.checked / "solved" / f"{lesson.name}.ipynb", checked(lesson, solved=True))
+    if asked.solved is asked.checked is None:
+        for lesson in lessons:
+            _write(HERE / f"{lesson.name}.ipynb", text_of(lesson))
+        _write(HERE / "README.md", index(lessons))
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

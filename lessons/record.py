@@ -1,12 +1,14 @@
-"""Record what the lessons print, for a room where they cannot run: `python lessons/record.py`.
+"""Record what the lessons print: `python lessons/record.py`, on the CPU.
 
-Runs every learner's notebook (no solutions) and writes `lessons/recorded.md`: text, tables and the
-words of each picture, under a line that says where and when it was recorded.
+Runs every lesson, the learner's build and the solved one, and writes `lessons/recorded.md` for a
+room where they cannot run (text, tables and the words of each picture of the learner's build, under
+a line that says where and when) and `lessons/checked.json`, the outputs that nbval compares.
 """
 
 from __future__ import annotations
 
 import datetime
+import json
 import os
 import platform
 import re
@@ -14,6 +16,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import build
 import nbclient
 import nbformat
 
@@ -48,21 +51,47 @@ def outputs(notebook: Any) -> list[str]:
     return found
 
 
-def recorded(path: Path) -> str:
-    """One lesson's section."""
-    notebook = nbformat.read(path, 4)
+def executed(lesson: build.Lesson, *, solved: bool) -> Any:
+    """The notebook with its outputs, from a fresh kernel."""
+    notebook = nbformat.reads(build.text_of(lesson, solved=solved), 4)
     nbclient.NotebookClient(notebook, timeout=CELL_SECONDS).execute()
-    title = notebook.metadata["shardwise"]["title"]
+    return notebook
+
+
+def section(lesson: build.Lesson, notebook: Any) -> str:
+    """One lesson's part of the page."""
     blocks = "\n\n".join(f"```text\n{text}\n```" for text in outputs(notebook))
-    return f"## {int(path.name[:2])} · {title}\n\n{blocks}\n"
+    return f"## {lesson.number} · {lesson.front['title']}\n\n{blocks}\n"
+
+
+def checked_outputs(notebook: Any) -> dict[str, Any]:
+    """{cell id: outputs} of the cells that are compared."""
+    cells = (c for c in notebook.cells if build.CHECK_TAG in c.metadata.get("tags", ()))
+    return {cell.id: [_unnumbered(output) for output in cell.outputs] for cell in cells}
+
+
+def _unnumbered(output: Any) -> dict[str, Any]:
+    """As the notebook file has it, without the count of cells run before."""
+    plain = json.loads(json.dumps(output))
+    return plain | ({"execution_count": 1} if "execution_count" in plain else {})
 
 
 def main() -> None:
-    """Write the record of all lessons."""
+    """Write the record and the checked outputs of all lessons."""
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
     day = datetime.datetime.now(datetime.UTC).date().isoformat()
-    parts = [HEADER.format(where=where(), day=day)]
-    parts += [recorded(path) for path in sorted(HERE.glob("[0-9][0-9]-*.ipynb"))]
+    parts, checked = [HEADER.format(where=where(), day=day)], {}
+    for lesson in (build.read(path) for path in sorted(build.SOURCE.glob("*.md"))):
+        learner, solved = (executed(lesson, solved=solved) for solved in (False, True))
+        parts.append(section(lesson, learner))
+        checked[lesson.name] = {
+            "learner": checked_outputs(learner),
+            "solved": checked_outputs(solved),
+        }
+        print(lesson.name, flush=True)
     (HERE / "recorded.md").write_text("\n".join(parts), encoding="utf-8")
+    text = json.dumps(checked, indent=1, ensure_ascii=False) + "\n"
+    build.CHECKED.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -158,6 +158,26 @@ for batch in range(2 + rank):
     assert any("all_reduce" in entry["profiling_name"] for entry in result.ranks[1].flight)
 
 
+def test_a_collective_that_dtensor_makes_names_who_did_not_come():
+    """Tensor parallelism's collectives, in a mesh's own group, wait no longer than others do."""
+    source = """
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "tensor"))["tensor"]
+net = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4))
+net = parallelize_module(net, mesh, {"0": ColwiseParallel(), "1": RowwiseParallel()})
+if rank == 3:
+    time.sleep(600)
+net(x).sum().item()
+"""
+    result = failed(source, timeout=50.0)
+    cause = result.cause
+    assert (cause.kind, cause.ranks, cause.line) == ("hang", (3,), FIRST + 7)
+    assert "Rank 3 never came to where rank 2 waited" in cause.sentence
+    assert "net(x).sum()" in cause.sentence and "time.sleep(600)" in cause.sentence
+    assert result.seconds < 40
+
+
 @pytest.mark.parametrize("odd", [0, 1])
 def test_different_sizes_are_a_mismatch_though_gloo_aborts(odd):
     """gloo ends the process in C++ without a Python error; the sizes and lines are told anyway."""

@@ -50,6 +50,14 @@ def test_a_timeline_shows_every_event_where_it_happened_and_says_the_order():
     picture = timeline("Two stages", pipeline_times([one, two]))
     boxes, _, _ = rectangles(picture)
     assert len(boxes) == 2 + 4
-    assert abs(boxes[2][2] * 3 - (640 - 130 - 10)) < 0.5
+    assert abs(boxes[2][2] * 3 - (860 - 130 - 10)) < 0.5
     assert "rank 0: F0 BW0; idle 33 % of the step" in picture.words
     assert picture.words in repr(picture) and "<figcaption>" in picture._repr_html_()
+
+
+def test_the_sum_stands_behind_a_bar_and_the_title_above():
+    """Reading a figure needs neither the words below nor a scale; letters are not used twice."""
+    picture = bars("State", {"rank 0": {"parameters": 4, "peak": 12}})
+    assert ">16 B</text>" in picture.svg
+    assert picture._repr_html_().startswith("<figure><figcaption><strong>State</strong>")
+    assert ">P</text>" in picture.svg and ">E</text>" in picture.svg

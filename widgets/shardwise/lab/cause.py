@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from shardwise.lab.journal import SAME_SIZE, Entry
+from shardwise.lab.journal import Entry
+from shardwise.lab.mismatch import at_line, mismatch
 from shardwise.lab.program import Program
 from shardwise.lab.result import Cause, RankResult, rank_names
 
@@ -45,64 +46,17 @@ def root_cause(
         worst = max(ranks, key=lambda rank: len(rank.output))
         return Cause(
             "output", (worst.rank,), worst.line, "",
-            f"Rank {worst.rank} printed more than 16 MiB{_at(program, worst.line)}; the run was "
-            "ended.",
+            f"Rank {worst.rank} printed more than 16 MiB{at_line(program, worst.line)}; "
+            "the run was ended.",
         )  # fmt: skip
     if all(rank.status == "ok" for rank in ranks):
         return None
     return (
-        _mismatch(program, ranks)
+        mismatch(program, ranks)
         or _own_failure(program, ranks)
         or _absence(program, ranks, timeout)
         or _stuck(program, ranks, timeout)
     )
-
-
-def _at(program: Program, line: int) -> str:
-    if not line:
-        return ""
-    text = program.line(line)
-    return f" at line {line}" + (f" (`{text[:80]}`)" if text else "")
-
-
-def _mismatch(program: Program, ranks: tuple[RankResult, ...]) -> Cause | None:
-    """The first collective of a group that its ranks did not call alike."""
-    calls: dict[tuple[str, int], dict[int, Entry]] = {}
-    for rank in ranks:
-        for entry in rank.journal:
-            if not entry.point_to_point:
-                calls.setdefault((entry.group, entry.number), {})[rank.rank] = entry
-    for (_, number), by_rank in sorted(calls.items(), key=lambda item: item[0][1]):
-        kinds: dict[tuple[object, ...], list[int]] = {}
-        for rank, entry in by_rank.items():
-            kinds.setdefault(_kind(entry), []).append(rank)
-        if len(kinds) > 1:
-            return _mismatch_cause(program, number, by_rank, list(kinds.values()))
-    return None
-
-
-def _kind(entry: Entry) -> tuple[object, ...]:
-    if entry.operation in SAME_SIZE:
-        return (entry.operation, entry.elements, entry.dtype)
-    return (entry.operation,)
-
-
-def _mismatch_cause(
-    program: Program, number: int, by_rank: dict[int, Entry], kinds: list[list[int]]
-) -> Cause:
-    """Names the smallest camp first: most likely the one that strayed."""
-    kinds.sort(key=lambda members: (len(members), members))
-    said = [
-        f"{rank_names(members)} called {by_rank[members[0]]}"
-        f"{_at(program, by_rank[members[0]].line)}"
-        for members in kinds
-    ]
-    odd = by_rank[kinds[0][0]]
-    return Cause(
-        "mismatch", tuple(kinds[0]), odd.line, odd.operation,
-        f"Mismatched collective number {number}: {'; '.join(said)}. Every rank of a group must "
-        "call the same collectives in the same order with the same sizes.",
-    )  # fmt: skip
 
 
 def _own_failure(program: Program, ranks: tuple[RankResult, ...]) -> Cause | None:
@@ -118,11 +72,11 @@ def _own_failure(program: Program, ranks: tuple[RankResult, ...]) -> Cause | Non
     others = _waiting(program, [rank for rank in ranks if rank is not first])
     if first.status == "error":
         text = first.message.strip().splitlines()[0][:300] if first.message.strip() else ""
-        what = f"raised {first.exception}{_at(program, first.line)}"
+        what = f"raised {first.exception}{at_line(program, first.line)}"
         sentence = f"Rank {first.rank} {what}{': ' + text if text else ''}."
         return _cause("exception", first, sentence, others, first.trace)
     signalled = first.status == "died" and (first.exit_code or 0) < 0
-    where = _at(program, first.line) or _last_seen(program, first)
+    where = at_line(program, first.line) or _last_seen(program, first)
     sentence = f"Rank {first.rank} {_with_hint(first)}{where}."
     if first.message:
         sentence = f"{sentence} It said: {first.message[:200]}"
@@ -145,7 +99,7 @@ def _last_seen(program: Program, rank: RankResult) -> str:
     if not rank.journal:
         return ", before its first collective"
     last = rank.journal[-1]
-    return f", last seen in {last}{_at(program, last.line)}"
+    return f", last seen in {last}{at_line(program, last.line)}"
 
 
 def _pending(rank: RankResult) -> Entry | None:
@@ -159,7 +113,7 @@ def _waiting(program: Program, ranks: Iterable[RankResult]) -> str:
     for rank in ranks:
         pending = _pending(rank)
         if pending is not None:
-            places.setdefault(f"{pending}{_at(program, pending.line)}", []).append(rank.rank)
+            places.setdefault(f"{pending}{at_line(program, pending.line)}", []).append(rank.rank)
     said = [f"{rank_names(members)} waited in {place}" for place, members in places.items()]
     return f" Meanwhile {'; '.join(said)}." if said else ""
 
@@ -182,7 +136,7 @@ def _absence(program: Program, ranks: tuple[RankResult, ...], timeout: float) ->
         sentence = (
             f"{_capital(rank_names([other.rank for other in absent]))} never called {pending} "
             f"(collective number {pending.number}{whose}), in which {rank_names(present)} {verb}"
-            f"{_at(program, pending.line)}: {_absent_clause(program, absent)}."
+            f"{at_line(program, pending.line)}: {_absent_clause(program, absent)}."
         )
         numbers = tuple(other.rank for other in absent)
         line = absent[0].line or pending.line
@@ -205,7 +159,7 @@ def _calls(rank: RankResult, group: str) -> int:
 def _absent_clause(program: Program, absent: list[RankResult]) -> str:
     said = []
     for rank in absent:
-        doing = f"was{_at(program, rank.line)}" if rank.status != "ok" else "had finished"
+        doing = f"was{at_line(program, rank.line)}" if rank.status != "ok" else "had finished"
         said.append(f"rank {rank.rank} {doing}")
     return "; ".join(said)
 
@@ -228,9 +182,7 @@ def _stuck(program: Program, ranks: tuple[RankResult, ...], timeout: float) -> C
         sentence = _capital(f"{rank_names([r.rank for r in ended])} finished while {said}.")
         culprits = tuple(rank.rank for rank in ended)
     else:
-        waiting = all(is_follower(rank) or _pending(rank) for rank in busy)
-        start = "Deadlock, everybody waits" if waiting else f"No end after {timeout:g} s"
-        sentence = f"{start}: {said}."
+        sentence = f"{_stuck_how(program, stuck, busy, timeout)}: {said}."
         culprits = tuple(rank.rank for rank in busy)
     pending = next((entry for entry in map(_pending, busy) if entry is not None), None)
     operation = pending.operation if pending is not None else busy[0].waiting_in
@@ -238,10 +190,25 @@ def _stuck(program: Program, ranks: tuple[RankResult, ...], timeout: float) -> C
     return Cause("hang", culprits, line, operation, sentence, _stacks(busy))
 
 
+def _stuck_how(
+    program: Program, stuck: list[RankResult], busy: list[RankResult], timeout: float
+) -> str:
+    """All wait; or some were waited for (in a collective that a library made); or all went on."""
+    waiters = [rank for rank in stuck if is_follower(rank) and rank not in busy]
+    if all(is_follower(rank) or _pending(rank) for rank in busy):
+        return "Deadlock, everybody waits"
+    if waiters:
+        absent, present = (rank_names([rank.rank for rank in each]) for each in (busy, waiters))
+        return _capital(f"{absent} never came to where {present} waited") + at_line(
+            program, waiters[0].line
+        )
+    return f"No end after {timeout:g} s"
+
+
 def _stuck_clause(program: Program, rank: RankResult) -> str:
     pending = _pending(rank)
     if pending is not None:
-        return f"rank {rank.rank} waited in {pending}{_at(program, pending.line)}"
+        return f"rank {rank.rank} waited in {pending}{at_line(program, pending.line)}"
     inside = f" in {rank.waiting_in}" if rank.waiting_in else ""
     verb = "waited for the others" if is_follower(rank) else "was"
-    return f"rank {rank.rank} {verb}{_at(program, rank.line)}{inside}"
+    return f"rank {rank.rank} {verb}{at_line(program, rank.line)}{inside}"

@@ -83,7 +83,11 @@ def at_most(name: str, got: float, limit: float, hint: str = "") -> Property:
     >>> at_most("gradient error", 3e-8, 1e-5).ok, at_most("gradient error", float("nan"), 1).ok
     (True, False)
     """
-    return Property(name, bool(got <= limit), f"at most {limit:g}", f"{got:g}", hint)
+    return Property(name, bool(got <= limit), f"at most {_short(limit)}", _short(got), hint)
+
+
+def _short(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
 def check(name: str, result: Any = None) -> Report:

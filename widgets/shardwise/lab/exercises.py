@@ -168,7 +168,9 @@ def cases(answer: Mapping[int, tuple[str, int | None]]) -> Iterable[Property]:
     start = "import os, time, torch\nimport torch.distributed as dist\nx = torch.ones(4)\n"
     for number, line in lines.items():
         program = f"{start}{line}\ndist.all_reduce(x)"
-        result = run(program, 4, collective_timeout=2, allow_failure=True, device="cpu")
+        result = run(
+            program, 4, collective_timeout=2, allow_failure=True, device="cpu", progress=False
+        )
         cause = result.cause
         found = (cause.kind, cause.ranks[0]) if cause is not None else ("none", None)
         right = tuple(answer[number]) == found

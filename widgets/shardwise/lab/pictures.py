@@ -13,16 +13,18 @@ from dataclasses import dataclass
 from shardwise.lab.measuring.figures import PipelineTimes
 from shardwise.lab.predictions import format_value
 
-# Okabe and Ito's colors: told apart with any kind of color vision, and lettered besides.
-_COLORS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
-_DARK_LETTERS = ("#E69F00", "#56B4E9", "#CC79A7")
+# Okabe and Ito's colors and a gray: told apart with any color vision, and lettered besides.
+_COLORS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#999999")
+_DARK_LETTERS = ("#E69F00", "#56B4E9", "#CC79A7", "#F0E442", "#999999")
 _KINDS = {
     "F": "forward",
     "BW": "backward",
     "B": "input gradient",
     "W": "weight gradient",
 }
-_WIDTH, _LEFT, _ROW = 640, 130, 26
+_WIDTH, _LEFT, _ROW, _END = 640, 130, 26, 110  # _END: room for the sum behind a bar
+_LETTER = 8  # pixels a letter takes
+_LONG = 860  # a timeline: room for the micro-batch's number in a box
 
 
 @dataclass(frozen=True)
@@ -37,8 +39,9 @@ class Picture:
         return self.words
 
     def _repr_html_(self) -> str:
-        lines = "<br>".join(html.escape(line) for line in self.words.splitlines())
-        return f"<figure>{self.svg}<figcaption>{lines}</figcaption></figure>"
+        title, *lines = (html.escape(line) for line in self.words.splitlines())
+        caption = f"<figcaption><strong>{title}</strong></figcaption>"
+        return f"<figure>{caption}{self.svg}<div>{'<br>'.join(lines)}</div></figure>"
 
 
 def bars(title: str, rows: Mapping[str, Mapping[str, float]], unit: str = "B") -> Picture:
@@ -50,8 +53,9 @@ def bars(title: str, rows: Mapping[str, Mapping[str, float]], unit: str = "B") -
     """
     names = list(dict.fromkeys(name for parts in rows.values() for name in parts))
     longest = max((sum(parts.values()) for parts in rows.values()), default=0) or 1
-    scale = (_WIDTH - _LEFT - 10) / longest
-    legend, first = _legend(names)
+    scale = (_WIDTH - _LEFT - _END) / longest
+    letters = letters_of(names)
+    legend, first = _legend(names, letters)
     marks = [legend]
     for number, (label, parts) in enumerate(rows.items()):
         top = first + number * _ROW
@@ -59,8 +63,9 @@ def bars(title: str, rows: Mapping[str, Mapping[str, float]], unit: str = "B") -
         at = float(_LEFT)
         for name, size in parts.items():
             index = names.index(name)
-            marks.append(_box(at, top, size * scale, index, name[0].upper(), name, size, unit))
+            marks.append(_box(at, top, size * scale, index, letters[index], name, size, unit))
             at += size * scale
+        marks.append(_label(_sum(parts, unit), top, at=at + 6, anchor="start"))
     lines = [title]
     for label, parts in rows.items():
         said = ", ".join(f"{name} {format_value(size, unit)}" for name, size in parts.items())
@@ -72,9 +77,9 @@ def bars(title: str, rows: Mapping[str, Mapping[str, float]], unit: str = "B") -
 def timeline(title: str, times: PipelineTimes) -> Picture:
     """Ranks down, time across: every forward and backward with the number of its micro-batch."""
     start = min(event.start for events in times.events for event in events)
-    scale = (_WIDTH - _LEFT - 10) / times.span_seconds
+    scale = (_LONG - _LEFT - 10) / times.span_seconds
     used = [kind for kind in _KINDS if any(e.kind == kind for es in times.events for e in es)]
-    legend, first = _legend([_KINDS[kind] for kind in used])
+    legend, first = _legend([_KINDS[kind] for kind in used], used)
     marks = [legend]
     lines = [title]
     for rank, events in enumerate(times.events):
@@ -86,26 +91,44 @@ def timeline(title: str, times: PipelineTimes) -> Picture:
             name = f"{_KINDS[event.kind]} of micro-batch {event.micro_batch}"
             wide = event.seconds * scale
             letter = f"{event.kind}{event.micro_batch}"
-            if wide < 9 * len(letter):  # no room for F0: the number alone
+            if wide < _LETTER * len(letter):  # no room for F0: the number alone
                 letter = str(event.micro_batch)
             marks.append(_box(at, top, wide, index, letter, name, event.seconds, "s"))
         order = " ".join(f"{event.kind}{event.micro_batch}" for event in events)
         idle = 1 - times.busy_seconds[rank] / times.span_seconds
         lines.append(f"rank {rank}: {order}; idle {100 * idle:.0f} % of the step")
     height = first + 6 + len(times.events) * _ROW
-    return Picture(_drawing(title, "".join(marks), height), "\n".join(lines))
+    return Picture(_drawing(title, "".join(marks), height, _LONG), "\n".join(lines))
 
 
-def _drawing(title: str, marks: str, height: float) -> str:
+def _drawing(title: str, marks: str, height: float, width: int = _WIDTH) -> str:
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height:g}" role="img" '
-        f'style="max-width:{_WIDTH}px;width:100%" font-family="sans-serif" font-size="12">'
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height:g}" role="img" '
+        f'style="max-width:{width}px;width:100%" font-family="sans-serif" font-size="12">'
         f"<title>{html.escape(title)}</title>{marks}</svg>"
     )
 
 
-def _label(text: str, top: float) -> str:
-    place = f'x="{_LEFT - 8}" y="{top + 16:g}" text-anchor="end"'
+def letters_of(names: Sequence[str]) -> list[str]:
+    """A letter for each name, its first that none before it took.
+
+    >>> letters_of(["parameters", "peak", "saved by the layers", "saved by the loss"])
+    ['P', 'E', 'S', 'A']
+    """
+    letters: list[str] = []
+    for name in names:
+        own = [letter for letter in name.upper() if letter.isalnum()]
+        letters.append(next((letter for letter in own if letter not in letters), name[0].upper()))
+    return letters
+
+
+def _sum(parts: Mapping[str, float], unit: str) -> str:
+    total = sum(parts.values())
+    return format_value(total, unit) if total < 1e11 else f"{total:.3g} {unit}"
+
+
+def _label(text: str, top: float, at: float = _LEFT - 8, anchor: str = "end") -> str:
+    place = f'x="{at:.1f}" y="{top + 16:g}" text-anchor="{anchor}"'
     return f'<text {place} fill="currentColor">{html.escape(text)}</text>'
 
 
@@ -116,7 +139,7 @@ def _box(
     ink = "#000" if color in _DARK_LETTERS else "#fff"
     tip = html.escape(f"{name}: {format_value(size, unit)}")
     text = ""
-    if wide >= 9 * len(letter):
+    if wide >= _LETTER * len(letter):
         text = (
             f'<text x="{at + wide / 2:.1f}" y="{top + 16:g}" text-anchor="middle" '
             f'fill="{ink}">{html.escape(letter)}</text>'
@@ -127,17 +150,22 @@ def _box(
     )
 
 
-def _legend(names: Sequence[str]) -> tuple[str, float]:
-    """Colors and names, in as many lines as they need, and where the first row begins below."""
+def _legend(names: Sequence[str], letters: Sequence[str]) -> tuple[str, float]:
+    """Colors, letters and names in the lines that they need, and where the rows begin below."""
     marks, at, y = [], float(_LEFT), 6
-    for index, name in enumerate(names):
-        wide = 34 + 7 * len(name)
+    for index, (name, letter) in enumerate(zip(names, letters, strict=True)):
+        swatch = 8 + 8 * len(letter)
+        wide = swatch + 22 + 7 * len(name)
         if at + wide > _WIDTH and at > _LEFT:
-            at, y = float(_LEFT), y + 18
+            at, y = float(_LEFT), y + 20
         color = _COLORS[index % len(_COLORS)]
+        ink = "#000" if color in _DARK_LETTERS else "#fff"
         marks.append(
-            f'<rect x="{at:.0f}" y="{y}" width="12" height="12" fill="{color}"/>'
-            f'<text x="{at + 16:.0f}" y="{y + 11}" fill="currentColor">{html.escape(name)}</text>'
+            f'<rect x="{at:.0f}" y="{y}" width="{swatch}" height="16" fill="{color}"/>'
+            f'<text x="{at + swatch / 2:.1f}" y="{y + 12}" text-anchor="middle" fill="{ink}">'
+            f"{html.escape(letter)}</text>"
+            f'<text x="{at + swatch + 4:.0f}" y="{y + 12}" fill="currentColor">'
+            f"{html.escape(name)}</text>"
         )
         at += wide
-    return "".join(marks), y + 24.0
+    return "".join(marks), y + 26.0

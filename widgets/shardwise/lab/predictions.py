@@ -161,12 +161,13 @@ def relative_error(value: float, measured: float) -> float:
 
 
 def format_value(value: float, unit: str = "") -> str:
-    """A number with its unit, whole ones without a point.
+    """A number with its unit, whole and large ones without a point.
 
     >>> format_value(16640, "elements"), format_value(0.28571), format_value(1.5, "s")
     ('16,640 elements', '0.2857', '1.5 s')
     """
-    text = f"{value:,.0f}" if value == round(value) else f"{value:,.4g}"
+    whole = value == round(value) or abs(value) >= 10_000
+    text = f"{value:,.0f}" if whole else f"{value:,.4g}"
     return f"{text} {unit}" if unit else text
 
 

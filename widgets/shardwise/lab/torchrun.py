@@ -7,6 +7,7 @@ process group, and one JSON file a rank for the names that come back.
 from __future__ import annotations
 
 import json
+import re
 import shlex
 
 from shardwise.core.errors import ScenarioError
@@ -124,7 +125,7 @@ def torchrun_files(
     nodes = parse_whole(nodes, "nodes", minimum=1, maximum=10_000)
     if world % nodes:
         raise ScenarioError("nodes", nodes, f"a divisor of {world} ranks")
-    if not name.replace("-", "_").isidentifier():
+    if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_-]*", name):
         raise ScenarioError("name", name, "letters, digits, - and _")
     per_node = world // nodes
     words = {"name": shlex.quote(name), "nodes": nodes, "per_node": per_node, "ranks": world}

@@ -207,10 +207,19 @@ def _join(order: Order, rank: int, folder: Path) -> Any:
         timeout=patience,
         device_id=device if order.device == "cuda" else None,
     )
+    _bound_later_groups(patience)
     # A rank with a short program would be gone before the others have connected to it.
     store.set(f"joined{rank}", "yes")
     store.wait([f"joined{other}" for other in range(order.world)], patience)
     return device
+
+
+def _bound_later_groups(patience: timedelta) -> None:
+    """Groups made later, a mesh's say, would wait torch's default of half an hour."""
+    from torch.distributed import distributed_c10d
+
+    if hasattr(distributed_c10d, "_get_default_timeout"):
+        distributed_c10d._get_default_timeout = lambda backend: patience
 
 
 def _execute(order: Order, rank: int, device: Any) -> dict[str, Any]:

@@ -86,17 +86,22 @@ def batch_of(model: nn.Module, settings: Settings, device: torch.device) -> dict
             "labels": torch.zeros(settings.micro_batch, dtype=torch.int64, device=device),
         }
     tokens = torch.zeros(shape, dtype=torch.int64, device=device)
-    return {"input_ids": tokens, "labels": torch.zeros_like(tokens)}
+    batch = {"input_ids": tokens, "labels": torch.zeros_like(tokens)}
+    if settings.sequence_parallel:  # the model would number the positions of its part only
+        batch["position_ids"] = torch.arange(settings.sequence_length, device=device)[None]
+    return batch
 
 
 def layers_of(model: nn.Module) -> list[nn.Module]:
-    """The repeated layers: children of the outermost `nn.ModuleList`s."""
+    """The repeated layers: children of the outermost `nn.ModuleList`s and `nn.ModuleDict`s."""
     found: list[nn.Module] = []
 
     def walk(module: nn.Module) -> None:
         for child in module.children():
             if isinstance(child, nn.ModuleList):
                 found.extend(child)
+            elif isinstance(child, nn.ModuleDict):  # torchtitan's layers, by their number
+                found.extend(child.values())
             else:
                 walk(child)
 

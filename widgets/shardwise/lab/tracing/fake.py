@@ -56,10 +56,15 @@ def _meshes(settings: Settings) -> dict[str, DeviceMesh]:
     # Before the fake mode: a mesh reads its own ranks as real numbers.
     mesh = init_device_mesh(
         DEVICE.type,
-        (settings.data_parallel, settings.tensor_parallel),
-        mesh_dim_names=("data", "tensor"),
+        (
+            settings.replicate,
+            settings.data_parallel // settings.replicate,
+            settings.tensor_parallel,
+        ),
+        mesh_dim_names=("replicate", "shard", "tensor"),
     )
-    return {name: mesh[name] for name in ("data", "tensor")}
+    data = mesh["replicate", "shard"] if settings.replicate > 1 else mesh["shard"]
+    return {"data": data, "tensor": mesh["tensor"]}
 
 
 @contextmanager
@@ -142,7 +147,7 @@ class FakeRun:
         settings = self.settings
         wrap.checkpoint_layers(model, settings)
         if settings.tensor_parallel > 1:
-            tensor_parallel(model, self.meshes["tensor"])
+            tensor_parallel(model, self.meshes["tensor"], settings)
         if settings.engine == "fsdp2":
             wrap.shard(model, settings, self.meshes["data"])
         labels.label_model(self.live, model)
@@ -175,7 +180,8 @@ class FakeRun:
         for micro in range(settings.micro_batches):
             self._suffix = suffix + (f" {micro + 1}" if micro else "")
             self.live.saved.open = last and micro == 0
-            with steps.synchronizes(model, micro == settings.micro_batches - 1):
+            sums = steps.synchronizes(model, micro == settings.micro_batches - 1)
+            with sums, steps.splitting_logits(settings):
                 computing = self.autocast.forward_pass() if self.autocast else nullcontext()
                 steps.micro_step(model, batch, settings, computing, self._begin, self._ended)
         self._suffix = suffix

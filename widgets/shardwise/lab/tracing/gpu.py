@@ -96,13 +96,18 @@ class GpuRun:
             return model
         mesh = init_device_mesh(
             "cuda",
-            (settings.data_parallel, settings.tensor_parallel),
-            mesh_dim_names=("data", "tensor"),
+            (
+                settings.replicate,
+                settings.data_parallel // settings.replicate,
+                settings.tensor_parallel,
+            ),
+            mesh_dim_names=("replicate", "shard", "tensor"),
         )
         if settings.tensor_parallel > 1:
-            tensor_parallel(model, mesh["tensor"])
+            tensor_parallel(model, mesh["tensor"], settings)
         if settings.engine == "fsdp2":
-            wrap.shard(model, settings, mesh["data"])
+            data = mesh["replicate", "shard"] if settings.replicate > 1 else mesh["shard"]
+            wrap.shard(model, settings, data)
         if settings.engine == "ddp":
             return nn.parallel.DistributedDataParallel(model, device_ids=[self.device.index])
         return model
@@ -128,7 +133,8 @@ class GpuRun:
             self._suffix = suffix + (f" {micro + 1}" if micro else "")
             cast = self.settings.precision == "autocast"
             computing = torch.autocast("cuda", torch.bfloat16, enabled=cast)
-            with steps.synchronizes(model, micro == self.settings.micro_batches - 1):
+            sums = steps.synchronizes(model, micro == self.settings.micro_batches - 1)
+            with sums, steps.splitting_logits(self.settings):
                 steps.micro_step(
                     model, batch, self.settings, computing, self._begin, lambda phase: None
                 )

@@ -69,6 +69,35 @@ def _efficient(
     )[0]
 
 
+def _math_with_dropout(
+    query: Any, key: Any, value: Any, mask: Any, dropout: float, causal: bool, scale: Any, gqa: bool
+) -> Any:
+    """`_scaled_dot_product_attention_math` (ATen/native/transformers/attention.cpp) line by line.
+
+    The composed operator calls `at::dropout`, which on CUDA keeps a bool mask, and on the CPU an
+    fp32 one.
+    """
+    dtype = query.dtype
+    if dtype in _SHORT_FLOATS:
+        query, key, value = query.float(), key.float(), value.float()
+    root = (scale if scale is not None else 1 / math.sqrt(query.shape[-1])) ** 0.5
+    if gqa and key.shape[1] != query.shape[1]:
+        repeats = query.shape[1] // key.shape[1]
+        key, value = (t.repeat_interleave(repeats, dim=1) for t in (key, value))
+    if causal:
+        size = (query.shape[-2], key.shape[-2])
+        mask = torch.ones(size, dtype=torch.bool, device=query.device).tril()
+    if mask is not None and mask.dtype == torch.bool:
+        mask = torch.zeros_like(mask, dtype=query.dtype).masked_fill_(
+            mask.logical_not(), float("-inf")
+        )
+    scores = torch.matmul(query * root, key.transpose(-2, -1) * root)
+    if mask is not None:
+        scores.add_(mask)
+    weights = torch.native_dropout(aten._safe_softmax(scores, -1), dropout, True)[0]
+    return torch.matmul(weights, value).to(dtype)
+
+
 class Kernels:
     """Stand-ins for one run; `ran` counts which attention kernel each call took."""
 
@@ -101,6 +130,11 @@ class Kernels:
             self.ran["sdpa efficient"] += 1
             return _efficient(query, key, value, attn_mask, dropout_p, is_causal, scale)
         self.ran["sdpa math"] += 1
+        if dropout_p > 0:
+            with torch._C.DisableTorchFunction():  # autocast stands aside inside the operator
+                return _math_with_dropout(
+                    query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa
+                )
         return aten._scaled_dot_product_attention_math(
             query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
         )[0]
@@ -161,4 +195,24 @@ class _LayerNorm(torch.autograd.Function):
 def _rms_norm(
     input: torch.Tensor, normalized_shape: Any, weight: Any = None, eps: float | None = None
 ) -> torch.Tensor:
-    return aten._fused_rms_norm(input, list(normalized_shape), weight, eps)[0]
+    return _RMSNorm.apply(input, len(tuple(normalized_shape)), weight)
+
+
+class _RMSNorm(torch.autograd.Function):
+    """CUDA's `_fused_rms_norm`: keeps input, weight and an fp32 rsqrt a row; the CPU's is composed.
+
+    Only sizes are traced, so outputs are left empty (ATen/native/cuda/layer_norm_kernel.cu).
+    """
+
+    @staticmethod
+    def forward(ctx: Any, input: torch.Tensor, dimensions: int, weight: Any) -> torch.Tensor:
+        rows = input.shape[: input.dim() - dimensions]
+        rstd = input.new_empty((*rows, *[1] * dimensions), dtype=torch.float32)
+        ctx.save_for_backward(input, rstd, weight)
+        return torch.empty_like(input)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        input, _, weight = ctx.saved_tensors
+        to_weight = torch.empty_like(weight) if weight is not None else None
+        return torch.empty_like(input), None, to_weight

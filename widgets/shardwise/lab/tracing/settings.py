@@ -20,6 +20,10 @@ _CHOICES = {
 class Settings:
     """One run. Bytes depend on nothing else (but the versions of torch and transformers).
 
+    `world` is `replicate` x shards x `tensor_parallel` (`replicate` over 1: hybrid sharding).
+    `vocabulary_parallel` and `sequence_parallel` take torchtitan's tensor-parallel plan instead of
+    the one that transformers publishes (`tracing/tensor_parallel.py`).
+
     `hold_output` keeps the model's output (the logits) alive through backward, as a loop does that
     writes `out = model(...); out.loss.backward()`; `loss = model(...).loss` drops it.
     """
@@ -28,7 +32,10 @@ class Settings:
     world: int = 8
     rank: int = 0
     reshard_after_forward: bool = True
+    replicate: int = 1
     tensor_parallel: int = 1
+    vocabulary_parallel: bool = False
+    sequence_parallel: bool = False
     precision: str = "fsdp-mixed"
     optimizer: str = "adamw"
     optimizer_implementation: str = "foreach"
@@ -49,6 +56,7 @@ class Settings:
                 raise ScenarioError(field, getattr(self, field), ", ".join(allowed))
         for field in (
             "world",
+            "replicate",
             "tensor_parallel",
             "sequence_length",
             "micro_batch",
@@ -60,6 +68,17 @@ class Settings:
                 raise ScenarioError(field, value, "a whole number of at least 1")
         if self.world % self.tensor_parallel:
             raise ScenarioError("tensor_parallel", self.tensor_parallel, "a divisor of world")
+        if self.data_parallel % self.replicate:
+            raise ScenarioError("replicate", self.replicate, "a divisor of world / tensor_parallel")
+        if self.replicate > 1 and self.engine != "fsdp2":
+            raise ScenarioError("replicate", self.replicate, "1 unless engine is fsdp2")
+        if self.vocabulary_parallel and self.tensor_parallel == 1:
+            raise ScenarioError("vocabulary_parallel", True, "False when tensor_parallel is 1")
+        if self.sequence_parallel and not self.vocabulary_parallel:
+            raise ScenarioError(
+                "sequence_parallel", True, "False unless vocabulary_parallel is True",
+                "the published plan with sequence parallelism splits the vocabulary too",
+            )  # fmt: skip
         if not 0 <= self.rank < self.world:
             raise ScenarioError("rank", self.rank, f"0 to {self.world - 1}")
         if self.precision == "fsdp-mixed" and self.engine != "fsdp2":

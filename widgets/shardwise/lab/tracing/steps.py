@@ -9,6 +9,7 @@ from unittest import mock
 
 import torch
 from torch import nn
+from torch.distributed.tensor.parallel import loss_parallel
 
 from shardwise.core.errors import ScenarioError
 from shardwise.lab.tracing.settings import Settings
@@ -79,3 +80,8 @@ def synchronizes(model: nn.Module, last: bool) -> Any:
     if isinstance(model, nn.parallel.DistributedDataParallel) and not last:
         return model.no_sync()
     return contextlib.nullcontext()
+
+
+def splitting_logits(settings: Settings) -> Any:
+    """torch's parallel loss where the logits stay split over the vocabulary."""
+    return loss_parallel() if settings.vocabulary_parallel else contextlib.nullcontext()

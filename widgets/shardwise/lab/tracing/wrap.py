@@ -24,7 +24,7 @@ _KEPT = {
     aten._scaled_dot_product_efficient_attention.default,
     aten._scaled_dot_product_flash_attention_for_cpu.default,
 }
-_PRODUCTS = {aten.mm.default, aten.addmm.default}
+_PRODUCTS = {aten.mm.default, aten.addmm.default}  # addmm: a layer with a bias
 
 
 def checkpoint_layers(model: nn.Module, settings: Settings) -> None:
