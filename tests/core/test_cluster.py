@@ -212,7 +212,7 @@ BAD = [
     ({"gpu": {"memory_gib": float("inf")}}, "cluster.gpu.memory_gib", "number"),
     ({"gpu": {"memory_gib": [24]}}, "cluster.gpu.memory_gib", "number"),
     ({"gpu": {"memory_bytes": 10**400}}, "cluster.gpu.memory_bytes", "number"),
-    ({"gpu": GOOD_CARD | {"usable_bytes": 25 * GIB}}, "cluster.gpu.usable_bytes", "2.57698e+10"),
+    ({"gpu": GOOD_CARD | {"usable_bytes": 25 * GIB}}, "cluster.gpu.usable_bytes", "25769803776"),
     ({"gpu": GOOD_CARD | {"bandwidth": 0}}, "cluster.gpu.bandwidth", "number"),
     ({"gpu": GOOD_CARD | {"bandwidth": True}}, "cluster.gpu.bandwidth", "number"),
     ({"gpu": GOOD_CARD | {"bf16": "yes"}}, "cluster.gpu.bf16", "True or False"),

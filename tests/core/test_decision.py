@@ -237,7 +237,7 @@ def test_selective_checkpointing_is_no_answer_with_flash_attention() -> None:
 
 def test_cards_without_peer_to_peer_are_warned_of_tensor_parallelism() -> None:
     """A GeForce card that must split layers is told that its copies go through the host."""
-    decision = decide(scenario("llama-3-70b", "rtx-4090", 8, 8, host_memory_gib=64))
+    decision = decide(scenario("llama-3-70b", "rtx-4090", 8, 10, host_memory_gib=64))
     assert (decision.strategy, decision.exhausted) == ("tensor", "single layer")
     assert any("no peer-to-peer" in note for note in decision.notes)
     fast = decide(scenario("llama-3.1-405b", "a100-sxm-40gb", 8, 64))
@@ -246,10 +246,10 @@ def test_cards_without_peer_to_peer_are_warned_of_tensor_parallelism() -> None:
 
 
 def test_three_axes_come_last() -> None:
-    """Where even TP 4 inside a node is too little, stages come on top, and the bubble is named."""
+    """Where even TP 2 inside a node is too little, stages come on top, and the bubble is named."""
     layout = {"engine": "fsdp2"}
     decision = decide(
-        scenario("qwen2.5-14b", "rtx-4090", 4, 16, layout, 64, sequence_length=32_768)
+        scenario("mixtral-8x7b", "rtx-3090", 2, 64, layout, 512, sequence_length=4096)
     )
     assert (decision.strategy, decision.exhausted) == ("3d", "whole model")
     chosen = decision.scenario.layout

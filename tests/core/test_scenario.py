@@ -61,8 +61,8 @@ BAD: list[tuple[str, dict[str, Any], str, str]] = [
     ("a number as model", {"model": 7e9}, "model", "a catalogue name"),
     ("a list as model", {"model": ["llama-3-8b"]}, "model", "a catalogue name"),
     ("no model at all", {"model": None}, "model", "a catalogue name"),
-    ("too few parameters", {"model": {"parameters": 12}}, "parameters", "from 1e+06"),
-    ("too many parameters", {"model": {"parameters": 10**30}}, "parameters", "1e+14"),
+    ("too few parameters", {"model": {"parameters": 12}}, "parameters", "from 1 million"),
+    ("too many parameters", {"model": {"parameters": 10**30}}, "parameters", "100 trillion"),
     ("parameters not a number", {"model": {"parameters": math.nan}}, "parameters", "whole number"),
     ("the cluster is a list", {"cluster": []}, "cluster", "a dict"),
     ("the cluster is a text", {"cluster": "h100"}, "cluster", "a dict"),
@@ -138,7 +138,7 @@ def test_bad_input_gets_one_clear_sentence(value: dict[str, Any], field: str, pa
     assert "; allowed: " in sentence
     assert sentence.endswith(".")
     assert "\n" not in sentence
-    assert len(sentence) < 400
+    assert len(sentence) < 450
 
 
 def test_there_are_enough_bad_inputs() -> None:
@@ -189,7 +189,7 @@ GOOD = st.fixed_dictionaries(
                 "optimizer": st.sampled_from(sorted(OPTIMIZERS)),
                 "optimizer_implementation": st.sampled_from(IMPLEMENTATIONS),
                 "activation_checkpointing": st.sampled_from(
-                    ["none", "selective", "full", {"every": 3}]
+                    ["none", "selective", "per-op", "full", {"every": 3}]
                 ),
                 "attention": st.sampled_from(ATTENTIONS),
                 "loss": st.sampled_from(LOSSES),

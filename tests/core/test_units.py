@@ -55,7 +55,7 @@ def test_what_is_no_number_is_refused(text: str | float) -> None:
     with pytest.raises(ScenarioError) as caught:
         parse_number(text, "price", minimum=0, maximum=1e13)
     assert caught.value.field == "price"
-    assert "from 0 to 1e+13" in str(caught.value)
+    assert "from 0 to 10 trillion" in str(caught.value)
     assert "\n" not in str(caught.value)
 
 

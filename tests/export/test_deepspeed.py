@@ -118,7 +118,8 @@ def test_every_flag_is_a_real_boolean() -> None:
 def test_a_precision_is_what_deepspeed_keeps_or_is_refused(precision: str, stage: int) -> None:
     """bf16 block, fp32 accumulation and autocast as the policy says; else one clear sentence."""
     of = scenario(training={"precision": precision}, layout={"zero_stage": stage})
-    if stage == 0 and precision in ("mixed-fp32-grads", "bf16"):
+    fewer_bytes = precision in ("deepseek-v3", "fp8-lm")
+    if fewer_bytes or (stage == 0 and precision in ("mixed-fp32-grads", "bf16")):
         with pytest.raises(ScenarioError, match=r"training\.precision"):
             export(of, "deepspeed")
         return

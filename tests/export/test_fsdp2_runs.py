@@ -46,6 +46,7 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         {"activation_checkpointing": "selective", "attention": "math"},
         FSDP,
     ),
+    "per-op": ("llama-tied", {"activation_checkpointing": "per-op"}, FSDP),
     "eager": ("llama-tied", {"attention": "eager"}, DDP),
     "chunked": ("gemma2", {"loss": "chunked"}, FSDP),
     **{

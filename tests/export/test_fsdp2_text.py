@@ -88,6 +88,8 @@ def test_what_is_said_of_attention_is_what_transformers_says() -> None:
         {"optimizer": "lion", "loss": "chunked"},
         {"optimizer": "muon", "activation_checkpointing": "selective"},
         {"optimizer": "adafactor", "attention": "math", "model_code": "compiled"},
+        {"activation_checkpointing": "per-op", "loss": "chunked", "model_code": "torchtitan"},
+        {"activation_checkpointing": "per-op", "loss": "compiled"},
         {"optimizer": "adamw-8bit", "precision": "bf16"},
         {"optimizer": "sgd-momentum", "activation_checkpointing": {"every": 3}, "loss": "fused"},
     ],

@@ -19,8 +19,14 @@ if TYPE_CHECKING:
     from shardwise.core.decision import Decision, decide
     from shardwise.core.errors import ScenarioError
     from shardwise.core.layout import Layout
-    from shardwise.core.memory import MemoryReport, estimate
+    from shardwise.core.memory import MemoryReport, Sweep, estimate, sweep
+    from shardwise.core.memory.calibrate import calibrate
+    from shardwise.core.memory.extrapolate import extrapolate
+    from shardwise.core.memory.sensitivity import sensitivity
+    from shardwise.core.memory.snapshot import read_snapshot
     from shardwise.core.model import Model
+    from shardwise.core.peers.table import disagreement
+    from shardwise.core.policies import policies
     from shardwise.core.scenario import Scenario
     from shardwise.core.training import Training
     from shardwise.export import export
@@ -31,6 +37,7 @@ if TYPE_CHECKING:
         MemoryPanel,
         RulePanel,
         ScalingPanel,
+        StepPanel,
     )
 
 _WHERE = {
@@ -47,14 +54,23 @@ _WHERE = {
     "ScalingPanel": "shardwise.panels.small",
     "Scenario": "shardwise.core.scenario",
     "ScenarioError": "shardwise.core.errors",
+    "Sweep": "shardwise.core.memory",
+    "StepPanel": "shardwise.panels.small",
     "Training": "shardwise.core.training",
+    "calibrate": "shardwise.core.memory.calibrate",
     "decide": "shardwise.core.decision",
+    "disagreement": "shardwise.core.peers.table",
     "estimate": "shardwise.core.memory",
     "export": "shardwise.export",
+    "extrapolate": "shardwise.core.memory.extrapolate",
     "gpus": "shardwise.core.catalogue",
     "links": "shardwise.core.catalogue",
     "load_model": "shardwise.core.catalogue",
     "model_names": "shardwise.core.catalogue",
+    "policies": "shardwise.core.policies",
+    "read_snapshot": "shardwise.core.memory.snapshot",
+    "sensitivity": "shardwise.core.memory.sensitivity",
+    "sweep": "shardwise.core.memory",
 }
 __all__ = [*_WHERE, "__version__"]
 

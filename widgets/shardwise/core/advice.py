@@ -94,17 +94,17 @@ def why(report: MemoryReport, name: str, changes: tuple[str, ...]) -> str:
     ]
     label = f"{name[0].upper()}{name[1:]}" + (f" ({', '.join(degrees)})" if degrees else "")
     briefly = tuple(change.partition(" (")[0] for change in changes)
-    needs = f"{label}{with_changes(briefly)} needs {format_gib(report.device_bytes)} a GPU"
+    needs = f"{label}{with_changes(briefly)} needs {format_gib(report.needed_bytes)} a GPU"
     room = f"of the card's {format_gib(report.usable_bytes)}"
     largest = f"mostly {PARTS[part]} ({format_gib(report.parts[part])})"
-    if report.high_bytes <= report.usable_bytes:
-        spare = report.usable_bytes - report.device_bytes
+    if report.needed_high_bytes <= report.usable_bytes:
+        spare = report.usable_bytes - report.needed_bytes
         guess = "; uncertain, as the shape is guessed" if report.verdict == "uncertain" else ""
         return f"{needs} {room}, {largest}; {format_gib(spare)} to spare{guess}."
-    if report.device_bytes <= report.usable_bytes:
-        high = format_gib(report.high_bytes)
+    if report.needed_bytes <= report.usable_bytes:
+        high = format_gib(report.needed_high_bytes)
         return f"{needs} {room}, {largest}, and up to {high} with fragmentation: too tight."
-    over = report.device_bytes - report.usable_bytes
+    over = report.needed_bytes - report.usable_bytes
     return f"{needs} {room}, {largest}: {format_gib(over)} too much."
 
 
@@ -120,6 +120,9 @@ def impossible(scenario: Scenario, strategy: str) -> str:
                 f"{cluster.world_size} GPUs."
             )
         return "The global batch is too small for as many micro-batches as stages."
+    if cluster.world_size > 1 and scenario.training.trainable.quantized:
+        base = scenario.training.trainable.base
+        return f"Neither FSDP nor ZeRO-3 can cut an {base} base; NF4 under FSDP2 can be cut."
     return "There is one GPU: sharding over a data-parallel degree of 1 saves nothing."
 
 
@@ -146,9 +149,10 @@ def headline(chosen: Scenario, strategy: str, exhausted: str, changes: tuple[str
     if strategy == "ddp":
         slow = "It fits on one GPU. If it is too slow, throughput ran out"
         return f"{slow}: use {fix}{with_changes(changes)} and stop."
-    return (
-        f"What runs out is {_called(exhausted)}. The simplest fix is {fix}{with_changes(changes)}."
-    )
+    called = _called(exhausted)
+    if exhausted == "parameters" and not chosen.training.trainable.everything:
+        called = "room for the frozen parameters"
+    return f"What runs out is {called}. The simplest fix is {fix}{with_changes(changes)}."
 
 
 def _called(exhausted: str) -> str:
@@ -171,7 +175,7 @@ def next_step(asked: Scenario, chosen: Scenario, strategy: str) -> str:
     name = STRATEGIES[following].name
     if heavier is None:
         return f"Not needed: the next step, {name}, cannot be laid out on this cluster."
-    now, then = estimate(chosen).device_bytes, estimate(heavier).device_bytes
+    now, then = estimate(chosen).needed_bytes, estimate(heavier).needed_bytes
     change = f"free {format_gib(now - then)} a GPU" if then < now else "free nothing here"
     cost = f"{STRATEGIES[following].moves}{bubble(heavier)}"
     return f"Not needed: {name} would {change}. Its traffic: {cost}."

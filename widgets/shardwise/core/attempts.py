@@ -34,16 +34,19 @@ def attempt_of(scenario: Scenario, strategy: str) -> Attempt | None:
     nearest: MemoryReport | None = None
     for tensor, pipeline in _degrees(scenario, strategy):
         layout = layout_for(scenario, strategy, tensor, pipeline)
-        for training in _variants(scenario.training):
+        variants = tuple(_variants(scenario.training))
+        for training in variants:
             try:
                 report = estimate(scenario.with_layout(layout, training))
             except ScenarioError:
                 continue
             if fits(report) and not advice.refusal(report):
                 return judged(scenario, strategy, report)
-            if nearest is None or report.device_bytes < nearest.device_bytes:
+            if nearest is None or report.needed_bytes < nearest.needed_bytes:
                 nearest = report
-            if training == scenario.training and not adjustable(report):
+            # Judged by the leanest: full checkpointing also frees autocast's 16-bit copies.
+            leanest = report.scenario.with_training(variants[-1])
+            if training == scenario.training and not adjustable(estimate(leanest)):
                 break
     return None if nearest is None else judged(scenario, strategy, nearest)
 
@@ -56,7 +59,7 @@ def judged(scenario: Scenario, strategy: str, report: MemoryReport) -> Attempt:
     return Attempt(
         strategy,
         report.scenario,
-        report.device_bytes,
+        report.needed_bytes,
         report.usable_bytes,
         fits(report) and not refusal,
         adjustments,
@@ -96,4 +99,4 @@ def adjustable(report: MemoryReport) -> bool:
         for stage in report.stages
         for parts in stage.phases.values()
     )
-    return device_bytes(without, report.scenario.cluster.world_size).high <= report.usable_bytes
+    return device_bytes(without, report.scenario.layout.process_groups).high <= report.usable_bytes

@@ -11,7 +11,7 @@ from shardwise.core.custom_hardware import custom_gpu, custom_link, gpu_to_dict,
 from shardwise.core.errors import ScenarioError, unknown_key
 from shardwise.core.fields import section, whole
 from shardwise.core.hardware import MAX_GPUS_PER_NODE, Gpu, Link
-from shardwise.core.units import GIB, parse_number
+from shardwise.core.units import GIB, format_bound, parse_number
 
 __all__ = ["Cluster", "Gpu", "Link", "default_host_memory_bytes"]
 
@@ -140,7 +140,7 @@ def _link_value(link: Link) -> str | dict[str, Any]:
 def _host_memory(value: object) -> int:
     field = "cluster.host_memory_gib"
     if not isinstance(value, (int, float, str)):
-        raise ScenarioError(field, value, f"a number from 1 to {MAX_HOST_MEMORY_GIB:g}")
+        raise ScenarioError(field, value, f"a number from 1 to {format_bound(MAX_HOST_MEMORY_GIB)}")
     return round(parse_number(value, field, minimum=1, maximum=MAX_HOST_MEMORY_GIB) * GIB)
 
 

@@ -32,6 +32,7 @@ SPELLINGS: dict[str, tuple[str, ...]] = {
         "hidden_dropout",
         "resid_pdrop",
         "resid_dropout",
+        "residual_dropout",
         "dropout_rate",
         "dropout",
     ),

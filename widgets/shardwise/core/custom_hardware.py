@@ -9,7 +9,7 @@ from shardwise.core import catalogue
 from shardwise.core.errors import ScenarioError
 from shardwise.core.fields import choice, flag, section, whole
 from shardwise.core.hardware import DTYPES, MAX_GPUS_PER_NODE, Gpu, Link
-from shardwise.core.units import GB, GIB, MIB, parse_number
+from shardwise.core.units import GB, GIB, MIB, format_bound, parse_number
 
 CUSTOM = "custom"
 MAX_MEMORY_BYTES = 2**50
@@ -133,7 +133,8 @@ def _peaks(value: object) -> tuple[tuple[str, float], ...]:
 
 def _rate(value: object, field: str, maximum: float, minimum: float = 1.0) -> float:
     if not isinstance(value, (int, float, str)):
-        raise ScenarioError(field, value, f"a number from {minimum:g} to {maximum:g}")
+        allowed = f"a number from {format_bound(minimum)} to {format_bound(maximum)}"
+        raise ScenarioError(field, value, allowed)
     return parse_number(value, field, minimum=minimum, maximum=maximum)
 
 

@@ -161,7 +161,7 @@ def _no_decision(scenario: Scenario, questions: tuple[Question, ...]) -> Decisio
     attempts = [attempt for question in questions for attempt in question.attempts]
     reports = [estimate(attempt.scenario) for attempt in attempts]
     possible = [report for report in reports if not advice.refusal(report)] or reports
-    nearest = min(possible, key=lambda report: report.device_bytes)
+    nearest = min(possible, key=lambda report: report.needed_bytes)
     short = [report.host_bytes_per_node for report in reports if fits(report)]
     active = nearest.parts["activations"] + nearest.parts["logits and loss"]
     long = adjustable(nearest) and 2 * active > nearest.peak_bytes

@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 from shardwise.core.errors import ScenarioError
 from shardwise.core.fields import choice, flag, section, whole
 
-ENGINES = ("ddp", "zero-redundancy", "fsdp1", "fsdp2", "deepspeed", "megatron")
+ENGINES = ("ddp", "zero-redundancy", "fsdp1", "fsdp2", "deepspeed", "megatron", "nanotron")
 SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero-bubble")
 OFFLOADS = ("none", "cpu", "nvme")
+CONTEXT_EXCHANGES = ("p2p", "a2a")
 ZERO_STAGES: Mapping[str, tuple[int, ...]] = {
     "ddp": (0,),
     "zero-redundancy": (1,),
@@ -22,6 +23,7 @@ ZERO_STAGES: Mapping[str, tuple[int, ...]] = {
     "fsdp2": (2, 3),
     "deepspeed": (0, 1, 2, 3),
     "megatron": (0, 1),
+    "nanotron": (0, 1),
 }
 _MOST = 1_000_000
 
@@ -33,6 +35,15 @@ class Layout:
     `data_parallel` None means: the rest of the world. `shard` is the number of ranks that states
     are sharded over (the data-parallel times the context-parallel axis unless given; smaller is
     hybrid sharding). `zero_stage`: 0 nothing, 1 optimizer state, 2 and gradients, 3 and parameters.
+    `reduce_bucket_elements` and `overlap_comm` are DeepSpeed's (None: its default for the stage).
+    `vocabulary_parallel`: the tensor axis splits the embedding too and leaves logits split, as
+    torchtitan and Megatron-LM do; without it embedding and logits are whole on every rank
+    (transformers' plan; its head is split and its logits gathered).
+    `expert_tensor_parallel` None means: as the tensor axis (Megatron-LM may cut experts otherwise).
+    `gradient_accumulation_fusion` adds weight gradients to Megatron-LM's fp32 buffers as they are
+    made; `context_exchange` is how context ranks meet: keys and values in a ring (p2p) or heads for
+    sequence by all-to-all (a2a). `regather_inputs`: sequence parallelism gathers a linear layer's
+    input again in backward instead of keeping it whole (None: as the model code does it).
     """
 
     engine: str = "fsdp2"
@@ -50,11 +61,50 @@ class Layout:
     offload_optimizer: str = "none"
     offload_parameters: str = "none"
     gradient_as_bucket_view: bool = False
+    reduce_bucket_elements: int = 500_000_000
+    overlap_comm: bool | None = None
+    vocabulary_parallel: bool = True
+    expert_tensor_parallel: int | None = None
+    gradient_accumulation_fusion: bool = True
+    context_exchange: str = "p2p"
+    regather_inputs: bool | None = None
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether DeepSpeed reduces gradients during backward: by default in stage 3 alone."""
+        return self.zero_stage == 3 if self.overlap_comm is None else self.overlap_comm
 
     @property
     def model_parallel(self) -> int:
         """Ranks that one replica's samples pass through: tensor x context x pipeline."""
         return self.tensor_parallel * self.context_parallel * self.pipeline_parallel
+
+    @property
+    def expert_tensor(self) -> int:
+        """Ranks that one routed expert's matrices are cut over."""
+        return self.expert_tensor_parallel or self.tensor_parallel
+
+    @property
+    def vocabulary_ranks(self) -> int:
+        """Ranks that the embedding's rows are cut over."""
+        return self.tensor_parallel if self.vocabulary_parallel else 1
+
+    @property
+    def process_groups(self) -> int:
+        """Process groups that one rank of a resolved layout communicates in: one an axis.
+
+        Gradients are reduced over data x context; hybrid sharding splits that into two.
+        """
+        group = (self.data_parallel or 1) * self.context_parallel
+        degrees = (
+            group,
+            self.tensor_parallel,
+            self.context_parallel,
+            self.expert_parallel,
+            self.pipeline_parallel,
+        )
+        hybrid = 1 < (self.shard or 1) < group
+        return sum(degree > 1 for degree in degrees) + hybrid
 
     @property
     def reshard_after_forward(self) -> bool:
@@ -87,13 +137,27 @@ class Layout:
         shard = self.shard if self.shard is not None else (group if self.zero_stage else 1)
         if group % shard:
             raise ScenarioError("layout.shard", shard, f"a divisor of data x context = {group}")
-        if group % self.expert_parallel:
-            raise ScenarioError(
-                "layout.expert_parallel",
-                self.expert_parallel,
-                f"a divisor of data x context = {group}: expert parallelism is folded into it",
-            )
+        self._check_experts(group)
         return replace(self, data_parallel=data_parallel, shard=shard)
+
+    def _check_experts(self, group: int) -> None:
+        """Refuse expert degrees that do not fold into data x context (x tensor) ranks."""
+        if self.expert_tensor_parallel is None:
+            if group % self.expert_parallel:
+                raise ScenarioError(
+                    "layout.expert_parallel",
+                    self.expert_parallel,
+                    f"a divisor of data x context = {group}: expert parallelism is folded into it",
+                )
+            return
+        ranks = group * self.tensor_parallel
+        if ranks % (self.expert_parallel * self.expert_tensor_parallel):
+            raise ScenarioError(
+                "layout.expert_tensor_parallel",
+                self.expert_tensor_parallel,
+                f"a degree that divides data x context x tensor = {ranks} together with "
+                f"expert_parallel {self.expert_parallel}",
+            )
 
     @classmethod
     def from_dict(cls, value: object) -> Layout:
@@ -123,6 +187,29 @@ class Layout:
             offload_optimizer=_offload(offload, "optimizer"),
             offload_parameters=_offload(offload, "parameters"),
             gradient_as_bucket_view=_flag(given, "gradient_as_bucket_view"),
+            reduce_bucket_elements=whole(
+                given.get("reduce_bucket_elements", 500_000_000),
+                "layout.reduce_bucket_elements",
+                1,
+                10**12,
+            ),
+            overlap_comm=None
+            if given.get("overlap_comm") is None
+            else flag(given["overlap_comm"], "layout.overlap_comm"),
+            vocabulary_parallel=flag(
+                given.get("vocabulary_parallel", True), "layout.vocabulary_parallel"
+            ),
+            expert_tensor_parallel=_optional(given, "expert_tensor_parallel"),
+            gradient_accumulation_fusion=flag(
+                given.get("gradient_accumulation_fusion", True),
+                "layout.gradient_accumulation_fusion",
+            ),
+            regather_inputs=None
+            if given.get("regather_inputs") is None
+            else _flag(given, "regather_inputs"),
+            context_exchange=choice(
+                given.get("context_exchange", "p2p"), "layout.context_exchange", CONTEXT_EXCHANGES
+            ),
         )
         layout._check()
         return layout

@@ -52,7 +52,7 @@ OPTIMIZERS: Mapping[str, Optimizer] = {
 }
 
 
-def state_bytes(shape: tuple[int, ...], part: str, optimizer: str, element_bytes: int) -> float:
+def state_bytes(shape: tuple[int, ...], part: str, optimizer: str, element_bytes: float) -> float:
     """Bytes of optimizer state for one tensor of this (local) shape.
 
     Args:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from shardwise.core.adapters import QUANTIZED, trained_parameters
 from shardwise.core.advice import adjustments, with_changes
 from shardwise.core.cluster import MAX_NODES
 from shardwise.core.layout import Layout
 from shardwise.core.memory import estimate
 from shardwise.core.scenario import Scenario
 from shardwise.core.strategies import STRATEGIES, context_degrees, scenario_for
-from shardwise.core.units import format_gib
+from shardwise.core.units import format_count, format_gib
 
 _MOST_NODES = 4096
 _LOGITS = "logits and loss"
@@ -123,8 +124,40 @@ def notes(asked: Scenario, chosen: Scenario, strategy: str) -> tuple[str, ...]:
         )
     if alternative := without_recomputing(asked, chosen, strategy):
         lines.append(alternative)
+    lines += frozen_base(asked, chosen, strategy)
     if strategy == "tensor" and not cluster.gpu.peer_to_peer:
         lines.append(f"{cluster.gpu.name} has no peer-to-peer copies: tensor parallelism is slow.")
+    return tuple(lines)
+
+
+def frozen_base(asked: Scenario, chosen: Scenario, strategy: str) -> tuple[str, ...]:
+    """What is trained beside what is frozen, what ZeRO can do for it, and a smaller base."""
+    trainable, model = asked.training.trainable, asked.model
+    if trainable.everything:
+        return ()
+    trained = trained_parameters(model, trainable)
+    lines = [
+        f"{format_count(trained)} of {format_count(model.parameters)} parameters are trained "
+        f"({trained / model.parameters:.2%}); the rule of 16 is that of full training."
+    ]
+    if strategy != "ddp":
+        states = trained * 12 / 2**30
+        lines.append(
+            f"ZeRO-1 and ZeRO-2 shard what is trained, {states:.2f} GiB of optimizer state at "
+            "most: the frozen weights stay whole on every GPU, however many there are."
+        )
+    if strategy == "ddp" or not trainable.rank or trainable.quantized:
+        return tuple(lines)
+    for base in QUANTIZED:
+        smaller = replace(asked.training, trainable=replace(trainable, base=base))
+        laid = scenario_for(replace(asked, training=smaller), "ddp")
+        if laid is not None and estimate(laid).verdict == "fits":
+            needed = format_gib(estimate(laid).needed_bytes)
+            lines.append(
+                f"Stored as {base}, the base would fit whole on each GPU under DDP ({needed}), "
+                "with no gathering at all."
+            )
+            break
     return tuple(lines)
 
 

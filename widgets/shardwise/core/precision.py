@@ -18,6 +18,9 @@ DTYPE_BYTES: Mapping[str, int] = {
 }
 """Bytes an element. `16-bit` is bf16 where the card has it, else fp16; `none`: not kept."""
 
+STATE_BYTES: Mapping[str, float] = {**DTYPE_BYTES, "fp8+fp16": 1.5}
+"""Bytes of one element of optimizer state; `fp8+fp16`: first moments in fp8, second in fp16."""
+
 
 @dataclass(frozen=True)
 class Precision:
@@ -59,9 +62,9 @@ class Precision:
         return DTYPE_BYTES[self.master_weights]
 
     @property
-    def state_bytes(self) -> int:
-        """Bytes of one element of optimizer state (a moment)."""
-        return DTYPE_BYTES[self.optimizer_state]
+    def state_bytes(self) -> float:
+        """Bytes of one element of optimizer state; the mean of both moments where they differ."""
+        return STATE_BYTES[self.optimizer_state]
 
     @property
     def reduce_bytes(self) -> int:
@@ -102,6 +105,18 @@ POLICIES: Mapping[str, Precision] = {
             "bf16", "pure bf16, 8 bytes with Adam",
             "bf16", "bf16", "none", "bf16", "bf16", "bf16",
             "a module cast with .to(torch.bfloat16) before the optimizer is made",
+        ),
+        Precision(
+            "deepseek-v3", "fp8 products, bf16 moments, fp32 gradients, 14 bytes (DeepSeek-V3)",
+            _SIXTEEN, "fp32", "fp32", "bf16", _SIXTEEN, "fp32",
+            "DeepSeek-AI 2024, DeepSeek-V3 Technical Report, section 3.3.2: master weights and "
+            "gradients in fp32, AdamW's moments in bf16",
+        ),
+        Precision(
+            "fp8-lm", "fp8 weights, gradients and first moments, fp16 masters, 7 bytes (MS-AMP)",
+            "fp8", "fp8", "fp16", "fp8+fp16", _SIXTEEN, "fp8",
+            "Peng et al. 2023, FP8-LM, section 2.2: 6 bytes = 2 master + 1 gradient + 1 + 2 "
+            "moments, and the fp8 weights",
         ),
         Precision(
             "fp32", "full fp32, 16 bytes with Adam",
@@ -146,8 +161,9 @@ def precision_from(value: object) -> Precision:
     for name, dtype in value.items():
         if name not in _DTYPE_FIELDS:
             raise unknown_key("training.precision", name, _DTYPE_FIELDS)
-        if not isinstance(dtype, str) or dtype not in DTYPE_BYTES:
-            raise unknown_key(f"training.precision.{name}", dtype, DTYPE_BYTES)
+        allowed = STATE_BYTES if name == "optimizer_state" else DTYPE_BYTES
+        if not isinstance(dtype, str) or dtype not in allowed:
+            raise unknown_key(f"training.precision.{name}", dtype, allowed)
         chosen[name] = dtype
     for name in ("parameters", "compute", "reduce"):
         if chosen[name] == "none":

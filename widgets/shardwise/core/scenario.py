@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
+from shardwise.core.adapters import check_trainable
 from shardwise.core.catalogue import load_model
 from shardwise.core.cluster import Cluster
 from shardwise.core.errors import ScenarioError
@@ -70,6 +71,7 @@ class Scenario:
         check_precision(scenario)
         check_divisors(scenario)
         check_pipeline(scenario)
+        check_frozen(scenario)
         return scenario
 
     def with_layout(self, layout: Layout, training: Training | None = None) -> Scenario:
@@ -215,6 +217,33 @@ def divides_heads(model: Model, degree: int) -> bool:
         and (shape.kv_heads % degree == 0 or degree % max(1, shape.kv_heads) == 0)
         for shape in shapes
     )
+
+
+def check_frozen(scenario: Scenario) -> None:
+    """Refuse adapters that the model has no place for and sharding that cannot cut a base.
+
+    DeepSpeed's ZeRO-3 partitions parameters itself and takes no bitsandbytes tensors
+    (transformers/modeling_utils.py refuses the pair); FSDP cuts 4-bit weights through a storage
+    type (`bnb_4bit_quant_storage`), which LLM.int8 does not have.
+
+    Raises:
+        ScenarioError: unknown targets, nothing left to train, or such a pair.
+    """
+    trainable, layout = scenario.training.trainable, scenario.layout
+    if trainable.everything:
+        return
+    check_trainable(scenario.model, trainable)
+    shards = layout.engine in ("fsdp1", "fsdp2") or layout.zero_stage == 3
+    if not trainable.quantized or not shards or scenario.shard == 1:
+        return
+    if layout.engine == "deepspeed" or trainable.base == "int8":
+        raise ScenarioError(
+            "training.trainable.lora.base",
+            trainable.base,
+            f"a base that {'ZeRO-3' if layout.engine == 'deepspeed' else 'FSDP'} can cut: "
+            "16-bit, fp32" + ("" if layout.engine == "deepspeed" else ", nf4"),
+            "replicate the quantized base (DDP, ZeRO-1, ZeRO-2), or shard NF4 with fsdp2",
+        )
 
 
 def check_pipeline(scenario: Scenario) -> None:

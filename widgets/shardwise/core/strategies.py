@@ -68,6 +68,8 @@ _CODE: Mapping[tuple[str, int], str] = {
     ("fsdp2", 3): "torch FSDP2: fully_shard(...)",
     ("megatron", 0): "Megatron-LM",
     ("megatron", 1): "Megatron-LM with the distributed optimizer",
+    ("nanotron", 0): "nanotron",
+    ("nanotron", 1): "nanotron with zero_stage 1",
 }
 
 
@@ -107,8 +109,15 @@ def layout_for(scenario: Scenario, strategy: str, tensor: int = 1, pipeline: int
     stage = {"ddp": 0, "zero-1": 1, "zero-2": 2, "zero-3": 3, "offload": 3}[strategy]
     offload = "cpu" if strategy == "offload" else "none"
     has_masters = scenario.training.precision.master_bytes > 0
-    if scenario.layout.engine == "deepspeed" or (strategy == "zero-1" and has_masters):
-        return Layout(engine="deepspeed", zero_stage=stage, offload_optimizer=offload)
+    whole = stage < 3 or not scenario.training.trainable.quantized  # ZeRO-3 cuts no 4-bit base
+    if (scenario.layout.engine == "deepspeed" and whole) or (strategy == "zero-1" and has_masters):
+        return Layout(
+            engine="deepspeed",
+            zero_stage=stage,
+            offload_optimizer=offload,
+            reduce_bucket_elements=scenario.layout.reduce_bucket_elements,
+            overlap_comm=scenario.layout.overlap_comm,
+        )
     engine = {0: "ddp", 1: "zero-redundancy", 2: "fsdp2", 3: "fsdp2"}[stage]
     view = scenario.layout.gradient_as_bucket_view
     return Layout(

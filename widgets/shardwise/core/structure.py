@@ -42,7 +42,8 @@ class BlockShape:
     always hands attention a mask (Falcon); `parallel_norms` counts the norms of a parallel block;
     `router_in_fp32` scores experts in fp32 (DeepSeek); `shared_gate` scales the shared expert's
     result (Qwen); `sinks` is gpt-oss: one sink a head, clamped experts;
-    `softmax_in_fp32` is False where eager attention does not upcast (GPT-2, BERT, ViT).
+    `softmax_in_fp32` is False where eager attention keeps 16 bits (GPT-2, BERT, T5);
+    `embedding_dropout` is False where none follows the embedding (OPT).
     """
 
     hidden: int
@@ -86,6 +87,7 @@ class BlockShape:
     shared_gate: bool = False
     sinks: bool = False
     softmax_in_fp32: bool = True
+    embedding_dropout: bool = True
 
 
 @dataclass(frozen=True)

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from shardwise.core.adapters import ALL, Trainable
 from shardwise.core.errors import ScenarioError
 from shardwise.core.fields import choice, section, whole
 from shardwise.core.optimizers import OPTIMIZERS
 from shardwise.core.precision import POLICIES, Precision, precision_from, precision_to
 
 IMPLEMENTATIONS = ("foreach", "fused", "for-loop")
-ATTENTIONS = ("flash", "math", "eager")
-LOSSES = ("full", "chunked", "fused")
-MODEL_CODES = ("transformers", "torchtitan", "megatron", "compiled")
+ATTENTIONS = ("flash", "efficient", "math", "eager")
+LOSSES = ("full", "chunked", "fused", "compiled")
+CHECKPOINTINGS = ("none", "selective", "per-op", "full")
+MODEL_CODES = ("transformers", "torchtitan", "megatron", "nanotron", "compiled")
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,7 @@ class Training:
     attention: str = "flash"
     loss: str = "full"
     model_code: str = "transformers"
+    trainable: Trainable = ALL
 
     @classmethod
     def from_dict(cls, value: object) -> Training:
@@ -64,6 +67,7 @@ class Training:
             attention=_choice(given, "attention", default.attention, ATTENTIONS),
             loss=_choice(given, "loss", default.loss, LOSSES),
             model_code=_choice(given, "model_code", default.model_code, MODEL_CODES),
+            trainable=Trainable.from_dict(given.get("trainable", "all")),
         )
 
     def to_dict(self) -> dict[str, object]:
@@ -82,6 +86,7 @@ class Training:
             "attention": self.attention,
             "loss": self.loss,
             "model_code": self.model_code,
+            "trainable": self.trainable.to_dict(),
         }
 
 
@@ -98,11 +103,11 @@ def _choice(given: Mapping[str, object], key: str, default: str, allowed: object
 
 
 def _checkpointing(value: object) -> tuple[str, int]:
-    """(kind, every k-th block); kind is none, selective, full or every."""
+    """(kind, every k-th block); kind is one of `CHECKPOINTINGS` or every."""
     field = "training.activation_checkpointing"
     if isinstance(value, Mapping):
         every = section(value, field, ("every",)).get("every")
         return "every", whole(every, f"{field}.every", 1, 10_000)
-    if isinstance(value, str) and value in ("none", "selective", "full"):
+    if isinstance(value, str) and value in CHECKPOINTINGS:
         return value, 0
-    raise ScenarioError(field, value, "none, selective, full or {'every': k}")
+    raise ScenarioError(field, value, f"{', '.join(CHECKPOINTINGS)} or {{'every': k}}")

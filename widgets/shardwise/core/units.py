@@ -62,6 +62,18 @@ def format_count(count: float) -> str:
     return f"{count:g}"
 
 
+def format_bound(value: float) -> str:
+    """The end of a range as a sentence says it: no exponents, which few people type.
+
+    >>> format_bound(100_000), format_bound(10**8), format_bound(2**20), format_bound(0.5)
+    ('100000', '100 million', '1048576', '0.5')
+    """
+    for size, word in ((10**12, "trillion"), (10**9, "billion"), (10**6, "million")):
+        if size <= value < 1000 * size and value % size == 0:
+            return f"{value / size:g} {word}"
+    return f"{value:.0f}" if value == int(value) and value < 10**15 else f"{value:g}"
+
+
 def parse_number(
     text: str | float,
     field: str,
@@ -83,7 +95,8 @@ def parse_number(
     >>> parse_number("2,5", "price", minimum=0, maximum=100)
     2.5
     """
-    allowed = f"{'a whole number' if whole else 'a number'} from {minimum:g} to {maximum:g}"
+    kind = "a whole number" if whole else "a number"
+    allowed = f"{kind} from {format_bound(minimum)} to {format_bound(maximum)}"
     if isinstance(text, bool):
         raise ScenarioError(field, text, allowed)
     value = _typed(text, field, allowed) if isinstance(text, str) else text

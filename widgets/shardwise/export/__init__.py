@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from types import ModuleType
 
-from shardwise.core.errors import unknown_key
+from shardwise.core.errors import ScenarioError, unknown_key
 from shardwise.core.scenario import Scenario
 
 TARGETS: Mapping[str, str] = {
@@ -36,6 +36,12 @@ def export(scenario: Scenario, target: str) -> dict[str, str]:
     """
     if target not in TARGETS:
         raise unknown_key("target", target, TARGETS)
+    if not scenario.training.trainable.everything:
+        raise ScenarioError(
+            "training.trainable",
+            scenario.training.trainable.name,
+            "all: exported programs train every parameter",
+        )
     files: Callable[[Scenario], dict[str, str]]
     files = import_module(f"shardwise.export.{target}").files
     return files(scenario)

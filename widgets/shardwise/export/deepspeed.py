@@ -10,7 +10,6 @@ from shardwise.core.memory.buffers import (
     ALLGATHER_BUCKET,
     MAX_LIVE_PARAMETERS,
     PREFETCH_BUCKET,
-    REDUCE_BUCKET,
 )
 from shardwise.core.scenario import Scenario
 from shardwise.export.axes import data_parallel_only
@@ -44,12 +43,22 @@ def files(scenario: Scenario) -> dict[str, str]:
     }
     if training.optimizer in _OPTIMIZERS:
         config["optimizer"] = _OPTIMIZERS[training.optimizer]
+        if training.optimizer == "adamw" and layout.offload_optimizer == "none":
+            config["optimizer"] = _adamw(training.optimizer_implementation)
     if training.optimizer != "adamw" and layout.zero_stage:
         # adamw-8bit and adafactor are handed to deepspeed.initialize(optimizer=...) by the program
         config["zero_allow_untested_optimizer"] = True
     if layout.offload_optimizer != "none" and training.optimizer not in ("adamw", "lion"):
         config["zero_force_ds_cpu_optimizer"] = False
     return {"ds_config.json": json.dumps(config, indent=2) + "\n"}
+
+
+def _adamw(implementation: str) -> Json:
+    """DeepSpeed's FusedAdam for `fused`, else torch's AdamW as it is counted."""
+    if implementation == "fused":
+        return _OPTIMIZERS["adamw"]
+    torchs = {"torch_adam": True, "foreach": implementation == "foreach"}
+    return {"type": "AdamW", "params": _ADAM | torchs}
 
 
 def _check(scenario: Scenario) -> None:
@@ -72,9 +81,9 @@ def _zero(layout: Layout) -> Json:
         return zero
     zero |= {
         "contiguous_gradients": True,
-        "overlap_comm": stage == 3,
+        "overlap_comm": layout.overlaps,
         "reduce_scatter": True,
-        "reduce_bucket_size": REDUCE_BUCKET,
+        "reduce_bucket_size": layout.reduce_bucket_elements,
     }
     if stage < 3:
         zero["allgather_partitions"] = True
@@ -117,14 +126,15 @@ def _precision(scenario: Scenario) -> Json:
         return {"torch_autocast": {"enabled": True, "dtype": dtype}}
     zero = scenario.layout.zero_stage
     same_type = gradients == stored or zero > 0  # stage 0 accumulates in the model's type only
-    master = precision.master_bytes == 4 and same_type
+    master = precision.master_bytes == 4 and same_type and precision.state_bytes == 4
     if master and stored == compute and stored in ("bf16", "fp16"):
         accumulated = "fp32" if gradients == "fp32" else stored
         return {
             stored: {"enabled": True} | ({"loss_scale": 0} if stored == "fp16" else {}),
             "data_types": {"grad_accum_dtype": accumulated},
         }
-    if stored == compute == "bf16" and precision.state_bytes == 2 and zero:
+    no_masters = precision.state_bytes == 2 and not precision.master_bytes
+    if stored == compute == "bf16" and no_masters and zero:
         pure = {"bf16_master_weights_and_grads": True, "bf16_optimizer_states": True}
         return {"bf16": {"enabled": True, **pure}}
     raise ScenarioError(

@@ -25,6 +25,7 @@ def files(scenario: Scenario) -> dict[str, str]:
     head = (_header(plan), torch_code.imports(plan), _constants(plan))
     functions = (
         torch_code.attention(plan),
+        torch_code.kept_results(plan),
         torch_code.loss(plan),
         torch_code.batch(plan),
         torch_code.model(plan),

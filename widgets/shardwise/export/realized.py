@@ -108,7 +108,10 @@ def _training(scenario: Scenario, config: ModelConfig, sharded: bool, notes: lis
             "selective",
             f"none, full or every k: {config.architecture} has an attention of its own",
         )
-    if training.loss != "full":
+    if training.loss == "compiled":
+        changes["loss"] = "full"
+        notes.append("The loss is transformers' own and not compiled.")
+    elif training.loss != "full":
         chunked = config.task == "causal"
         changes["loss"] = "chunked" if chunked else "full"
         if not chunked:

@@ -8,6 +8,7 @@ from shardwise.export.realized import Realized
 batch = torch_batches.batch
 optimizer = torch_optimizers.optimizer
 attention = torch_loss.attention
+kept_results = torch_loss.kept_results
 loss = torch_loss.loss
 
 _SCALER = "\n    scaler = torch.amp.GradScaler(device.type)"
@@ -56,6 +57,13 @@ def imports(plan: Realized) -> str:
         more.append("from torch.nn.parallel import DistributedDataParallel")
     if training.loss == "chunked" or training.activation_checkpointing == "selective":
         more.append("from torch.utils.checkpoint import checkpoint")
+    if training.activation_checkpointing == "per-op":
+        names = "CheckpointPolicy, create_selective_checkpoint_contexts"
+        if training.loss == "chunked":
+            more.pop()
+            parts = ("CheckpointPolicy", "checkpoint", "create_selective_checkpoint_contexts")
+            names = "(\n" + "".join(f"    {part},\n" for part in parts) + ")"
+        more.append(f"from torch.utils.checkpoint import {names}")
     if training.activation_checkpointing == "selective":
         more += [
             "from transformers import AttentionInterface, AttentionMaskInterface",
@@ -80,6 +88,9 @@ def model(plan: Realized) -> str:
     ]
     if training.activation_checkpointing in ("full", "every"):
         lines.append('    model.gradient_checkpointing_enable({"use_reentrant": False})')
+    if training.activation_checkpointing == "per-op":
+        options = '{"use_reentrant": False, "context_fn": kept_results}'
+        lines.append(f"    model.gradient_checkpointing_enable({options})")
     if training.checkpoint_every:
         lines += [
             "    for name in BLOCKS:",

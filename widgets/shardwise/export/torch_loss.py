@@ -20,6 +20,34 @@ AttentionMaskInterface.register("recomputed", sdpa_mask)
 '''
 
 
+def kept_results(plan: Realized) -> str:
+    """Which results are kept in forward, for checkpointing by operator."""
+    if plan.scenario.training.activation_checkpointing != "per-op":
+        return ""
+    return '''
+KEPT = {
+    torch.ops.aten._scaled_dot_product_flash_attention.default,
+    torch.ops.aten._scaled_dot_product_efficient_attention.default,
+    torch.ops.aten._scaled_dot_product_cudnn_attention.default,
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default,
+}
+
+
+def kept_results():
+    """Keep attention's results and every first of two matrix products; compute the rest again."""
+    products = {False: 0, True: 0}
+
+    def policy(ctx, operator, *arguments, **options):
+        kept = operator in KEPT
+        if operator in (torch.ops.aten.mm.default, torch.ops.aten.addmm.default):
+            products[ctx.is_recompute] += 1
+            kept = products[ctx.is_recompute] % 2 == 1
+        return CheckpointPolicy.MUST_SAVE if kept else CheckpointPolicy.PREFER_RECOMPUTE
+
+    return create_selective_checkpoint_contexts(policy)
+'''
+
+
 def loss(plan: Realized) -> str:
     """The module that is called: its forward gives the loss."""
     if plan.scenario.training.loss == "full":

@@ -79,7 +79,7 @@ OPT = Style(
         classifier_input="embedding",
     ),
     switches={"qkv_bias": "enable_bias", "mlp_bias": "enable_bias"},
-    shape=LEARNED,
+    shape={**LEARNED, "embedding_dropout": False},
     attention=whole_heads,
     more=_opt_sizes,
 )

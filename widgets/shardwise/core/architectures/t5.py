@@ -128,6 +128,7 @@ def _shape(fields: ConfigFields) -> BlockShape:
         activation="gelu_new" if gated and activation == "gelu" else activation,
         dropout=fields.number("dropout"),
         attention_dropout=fields.number("dropout"),
+        softmax_in_fp32=False,
         position_bias=True,
     )
 

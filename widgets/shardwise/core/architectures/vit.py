@@ -101,7 +101,6 @@ def vision_shape(fields: ConfigFields, sizes: dict[str, int], bias: bool) -> Blo
         intermediate=sizes["intermediate"],
         activation=fields.text("hidden_act"),
         norm="layernorm",
-        softmax_in_fp32=False,
         attention_bias=bias,
         mlp_bias=True,
         causal=False,

@@ -2,5 +2,6 @@
 
 from shardwise.core.memory.estimate import estimate
 from shardwise.core.memory.report import MemoryReport, StageReport
+from shardwise.core.memory.sweep import Sweep, sweep
 
-__all__ = ["MemoryReport", "StageReport", "estimate"]
+__all__ = ["MemoryReport", "StageReport", "Sweep", "estimate", "sweep"]

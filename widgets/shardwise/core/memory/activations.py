@@ -9,13 +9,15 @@ transformers' own modules (`data/traces/ACTIVATIONS.md`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, replace
 
-from shardwise.core.memory.operators.attention import attention, score_bytes
+from shardwise.core.arrays import there
+from shardwise.core.memory.operators.attention import attention, attention_kernel, score_bytes
 from shardwise.core.memory.operators.experts import routed_experts
+from shardwise.core.memory.operators.frozen import without_weights
 from shardwise.core.memory.operators.mlp import mlp_widths
 from shardwise.core.memory.operators.norms import norms
+from shardwise.core.memory.operators.per_op import kept_results
 from shardwise.core.memory.operators.run import Kernel, Tokens
 from shardwise.core.structure import BlockShape
 
@@ -24,11 +26,16 @@ __all__ = ["Kernel", "Saved", "Tokens", "block_saved", "kept_bytes", "recomputed
 
 @dataclass(frozen=True)
 class Saved:
-    """Bytes saved by one block: by operator, without checkpointing."""
+    """Bytes saved by one block: by operator, without checkpointing.
+
+    `kept_results` are those of checkpointing by operator, `last_result` is the last of them.
+    """
 
     operators: tuple[tuple[str, float], ...]
     score_bytes: float
     input_bytes: float
+    kept_results: float = 0.0
+    last_result: float = 0.0
 
     @property
     def total(self) -> float:
@@ -36,7 +43,6 @@ class Saved:
         return sum(size for _, size in self.operators)
 
 
-@lru_cache(maxsize=4096)
 def block_saved(shape: BlockShape, tokens: Tokens, kernel: Kernel) -> Saved:
     """What one block saves for backward when nothing is recomputed.
 
@@ -52,11 +58,19 @@ def block_saved(shape: BlockShape, tokens: Tokens, kernel: Kernel) -> Saved:
     if shape.attention:
         repeats = 2 if shape.cross_attention else 1
         scores = repeats * score_bytes(shape, tokens, kernel)
-        if repeats == 2 and kernel.eager_modules and shape.position_bias:
+        efficient = kernel.eager_modules and attention_kernel(shape, tokens, kernel) == "efficient"
+        if repeats == 2 and efficient and shape.position_bias:
             # The bias is added to the decoder's own scores; cross attention has none.
             scores = score_bytes(shape, tokens, kernel)
         for name, size in attention(shape, tokens, kernel).items():
-            operators[name] = repeats * size / (outside if name == "attention input" else 1)
+            split = outside if name == "attention input" and not kernel.gathers_inputs else 1
+            operators[name] = repeats * size / split
+        if repeats == 2 and tokens.crossed and not kernel.eager_modules:
+            further = tokens.samples * tokens.crossed - tokens.count
+            width = shape.kv_heads * (shape.head_dim + shape.value_head_dim) / kernel.tensor
+            operators["queries, keys, values"] += kernel.element_bytes * further * width
+            other = replace(tokens, attended=tokens.crossed)
+            scores = scores / 2 + score_bytes(shape, other, kernel)
         operators["attention scores"] = scores
     operators |= _feed_forward(shape, rows, tokens, kernel, outside)
     if shape.dropout:
@@ -64,8 +78,12 @@ def block_saved(shape: BlockShape, tokens: Tokens, kernel: Kernel) -> Saved:
         operators["dropout masks"] = masks * tokens.count * shape.hidden / outside
         if kernel.eager_modules and shape.position_bias:  # T5 drops inside the MLP too
             operators["dropout masks"] += tokens.count * shape.intermediate / kernel.tensor
-    kept = tuple((name, size) for name, size in operators.items() if size)
-    return Saved(kept, scores, kernel.residual * tokens.count * shape.hidden / outside)
+    if kernel.frozen is not None:
+        operators = without_weights(operators, shape, tokens, kernel, outside)
+        scores = operators.get("attention scores", 0.0)
+    kept = tuple((name, size) for name, size in operators.items() if there(size))
+    entering = kernel.residual * tokens.count * shape.hidden / outside
+    return Saved(kept, scores, entering, *kept_results(shape, tokens, kernel))
 
 
 def _feed_forward(
@@ -74,12 +92,14 @@ def _feed_forward(
     """Dense MLP, routed experts and shared experts: 18sbh for a GPT layer less its mask."""
     operators: dict[str, float] = {}
     shared = kernel.tensor
-    reads = shape.intermediate or (shape.experts and kernel.eager_modules)
+    by_router = kernel.eager_modules or kernel.model_code == "megatron"
+    reads = shape.intermediate or (shape.experts and by_router)
     if reads and (not shape.parallel or (kernel.eager_modules and shape.parallel_norms > 1)):
         # Autocast casts the input anew for the gate's and for the up projection.
         twice = kernel.residual_bytes and kernel.eager_modules and shape.gated
         copies = 2 if twice and not shape.fused_qkv else 1
-        operators["MLP input"] = copies * rows * shape.hidden / outside
+        split = 1 if kernel.gathers_inputs else outside
+        operators["MLP input"] = copies * rows * shape.hidden / split
     widths = mlp_widths(shape, kernel)
     if shape.intermediate:
         operators["MLP"] = rows * widths * shape.intermediate / shared
@@ -97,8 +117,11 @@ def kept_bytes(saved: Saved, checkpointing: str) -> float:
 
     `full` keeps the block's input, 2sbh; `selective` recomputes the core attention and keeps the
     rest (Korthikanti et al. 2022, section 5 and equation 6), which with FlashAttention saves
-    nothing more, since that kernel recomputes the scores already.
+    nothing more, since that kernel recomputes the scores already. `per-op` is torchtitan's kind
+    (`operators/per_op.py`).
     """
+    if checkpointing == "per-op":
+        return saved.input_bytes + saved.kept_results
     if checkpointing == "full":
         return saved.input_bytes
     if checkpointing == "selective":
@@ -108,4 +131,6 @@ def kept_bytes(saved: Saved, checkpointing: str) -> float:
 
 def recomputed_bytes(saved: Saved, checkpointing: str) -> float:
     """The working set of one block's recomputation in backward, over what it kept."""
+    if checkpointing == "per-op":
+        return saved.total + saved.last_result - kept_bytes(saved, checkpointing)
     return saved.total - kept_bytes(saved, checkpointing)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from shardwise.core.memory.kept import gathers_again
+from shardwise.core.memory.megatron import runs_megatron
 from shardwise.core.memory.reserve import COMMUNICATOR_BYTES, CONTEXT_BYTES, FRAGMENTATION
 from shardwise.core.scenario import Scenario
 from shardwise.core.units import format_gib
@@ -9,8 +11,9 @@ from shardwise.core.units import format_gib
 _CODES = {
     "transformers": "transformers' eager modules",
     "torchtitan": "torchtitan's modules with a fused RMSNorm",
-    "megatron": "Megatron-LM's fused modules (the published formulas)",
-    "compiled": "a compiled model, counted like fused modules",
+    "megatron": "Megatron-LM over TransformerEngine",
+    "nanotron": "nanotron's eager modules over Triton norms",
+    "compiled": "torch.compile, which keeps what its min-cut partitioner keeps of a Llama block",
 }
 
 
@@ -38,6 +41,19 @@ def assumptions_of(scenario: Scenario) -> tuple[str, ...]:
         )
     if layout.engine in ("fsdp1", "fsdp2"):
         lines.append("Each block is one FSDP unit; embedding, final norm and head are the root.")
+    if layout.engine in ("fsdp1", "fsdp2") and layout.pipeline_parallel > 1:
+        lines.append(
+            "In a pipeline FSDP keeps gathered weights and whole gradients until the last "
+            "micro-batch (torch.distributed.pipelining)."
+        )
+    if layout.sequence_parallel:
+        again = "gathered again in backward" if gathers_again(scenario) else "kept as gathered"
+        lines.append(f"Sequence parallelism: inputs of linear layers are {again}.")
+    if training.activation_checkpointing == "per-op":
+        lines.append(
+            "Checkpointing by operator keeps attention's results and every first of two matrix "
+            "products, as torchtitan does."
+        )
     experts = max((shape.experts for shape, _ in scenario.model.block_groups), default=0)
     ranks = scenario.shard // layout.expert_parallel
     if layout.engine == "fsdp2" and experts and ranks > experts // layout.expert_parallel:
@@ -47,12 +63,33 @@ def assumptions_of(scenario: Scenario) -> tuple[str, ...]:
             "engines that cut flat buffers (DeepSpeed, FSDP1), go on."
         )
     if layout.tensor_parallel > 1 and training.model_code == "transformers":
-        lines.append(
-            "Tensor parallelism splits the vocabulary too, as torchtitan and Megatron-LM do; "
-            "transformers' own plan leaves the embedding whole on every rank and gathers logits."
-        )
+        if layout.vocabulary_parallel:
+            plan = "splits the vocabulary too, as torchtitan's plan does, and the loss is parallel"
+        else:
+            plan = "follows transformers' plan: embedding and logits are whole on every rank"
+        lines.append(f"Tensor parallelism {plan} (vocabulary_parallel).")
+    if runs_megatron(scenario):
+        fused = "added to main_grad as they are made, with one placeholder a shape"
+        made = "made in 16 bits and then added to main_grad"
+        chosen = fused if layout.gradient_accumulation_fusion else made
+        lines.append(f"Weight gradients are {chosen}.")
+        if training.attention != "flash":
+            own = "TransformerEngine's unfused one"
+            if training.attention == "eager":
+                own = "Megatron-LM's own (transformer-impl local), with a buffer for its scores"
+            lines.append(f"Attention is {own}.")
+        lines.append("The distributed optimizer gathers parameters into the weights themselves.")
     if layout.engine == "deepspeed" and layout.zero_stage:
-        lines.append("DeepSpeed's buckets have their default sizes (5e8 elements).")
+        buckets = 2 if layout.overlaps and layout.zero_stage < 3 else 1
+        lines.append(
+            f"DeepSpeed's reduce bucket has {layout.reduce_bucket_elements:,} elements"
+            + (", twice because of overlap_comm." if buckets == 2 else ".")
+        )
+        if training.optimizer == "adamw" and training.optimizer_implementation == "foreach":
+            lines.append(
+                "DeepSpeed runs torch's foreach AdamW, as Trainers hand it over; its own FusedAdam "
+                "(optimizer_implementation fused) needs no temporary list at the step."
+            )
     if layout.engine == "ddp" and not layout.gradient_as_bucket_view and scenario.data_parallel > 1:
         lines.append("DDP keeps its buckets beside the gradients (gradient_as_bucket_view=False).")
     if layout.offload_optimizer != "none" and layout.engine in ("fsdp1", "fsdp2"):
@@ -67,6 +104,7 @@ def assumptions_of(scenario: Scenario) -> tuple[str, ...]:
             f"{scenario.data_parallel} replicas x micro-batch {training.micro_batch}: "
             f"{scenario.micro_batches} micro-batches each make it {scenario.global_batch}."
         )
+    lines += _frozen(scenario)
     if any(shape.experts for shape, _ in scenario.model.block_groups):
         lines.append("Tokens are spread evenly over the experts.")
     gpu = scenario.cluster.gpu
@@ -77,17 +115,40 @@ def assumptions_of(scenario: Scenario) -> tuple[str, ...]:
         )
     lines.append(
         f"Reserve: {format_gib(CONTEXT_BYTES)} CUDA context, "
-        f"{format_gib(COMMUNICATOR_BYTES)} NCCL with more than one GPU, "
+        f"{format_gib(COMMUNICATOR_BYTES)} NCCL for each process group, "
         f"{FRAGMENTATION:.0%} fragmentation."
     )
     return tuple(lines)
 
 
+def _frozen(scenario: Scenario) -> list[str]:
+    """What is taken for granted of frozen weights and adapters."""
+    trainable, precision = scenario.training.trainable, scenario.training.precision
+    if trainable.everything:
+        return []
+    lines = [f"Trained: {trainable.name}; the frozen weights have no gradients and no states."]
+    if trainable.rank:
+        lines.append(f"Adapters are stored as the precision says: {precision.parameters}.")
+    if trainable.quantized:
+        lines.append(
+            f"The blocks' linear layers are {trainable.base}, experts too; embedding, norms, "
+            "router and head stay in 16 bits (peft's prepare_model_for_kbit_training would make "
+            "them fp32)."
+        )
+    if trainable.base == "int8":
+        lines.append(
+            "bitsandbytes' int8 layers hold their inputs for backward, also where blocks are "
+            "checkpointed without re-entrant autograd."
+        )
+    return lines
+
+
 def not_modelled_in(scenario: Scenario) -> tuple[str, ...]:
     """One sentence for each term that a real run may have and the estimate leaves out."""
     lines = [
-        "Adapters and frozen weights (LoRA, QLoRA): all parameters are trained.",
-        "cuBLAS workspaces and the autotuner's (tens of MiB).",
+        "Workspaces of Triton's autotuner and of NCCL's user buffers."
+        if runs_megatron(scenario)
+        else "cuBLAS workspaces and the autotuner's (tens of MiB).",
         "Validation passes, checkpoints gathered on one rank, data-loader memory.",
     ]
     groups = scenario.model.block_groups
@@ -96,7 +157,7 @@ def not_modelled_in(scenario: Scenario) -> tuple[str, ...]:
     if any(shape.experts for shape, _ in groups):
         lines.append("Uneven expert load and the all-to-all's buffers.")
     if scenario.training.model_code == "compiled":
-        lines.append("What the compiler chooses to recompute.")
+        lines.append("What the compiler recomputes or keeps in other architectures than Llama's.")
     if scenario.layout.context_parallel > 1:
         lines.append("Ring attention's blocks in flight.")
     if not scenario.model.known:

@@ -4,19 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import accumulate
 
+from shardwise.core.arrays import highest
 from shardwise.core.layout import Layout
-from shardwise.core.memory.buffers import gathered_element
+from shardwise.core.memory.buffers import (
+    all_reduce_held,
+    gathered_element,
+    last_gradient,
+    whole_embedding_gradient,
+)
 from shardwise.core.memory.moments import Moment
+from shardwise.core.memory.nanotron import piles_up
 from shardwise.core.memory.stages import Stage
 from shardwise.core.memory.states import Units
+from shardwise.core.memory.walk import Step, Walk
 from shardwise.core.precision import Precision
 
 
 @dataclass(frozen=True)
 class BlockMemory:
-    """One block of a stage: bytes kept until its backward, recomputed in it, and its moments."""
+    """One kind of block: bytes kept until its backward, recomputed in it, and its moments."""
 
     kept: float
     recomputed: float
@@ -40,128 +47,271 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Pass:
-    """What a backward pass runs over: the stage, its engine, its units and its blocks' memory."""
+class Spot:
+    """What one step of backward has besides activations, in bytes.
 
-    stage: Stage
-    layout: Layout
-    precision: Precision
-    units: Units
-    blocks: tuple[BlockMemory, ...]
-    early: float
-    held: float
-    copies: float
-
-    @property
-    def fsdp(self) -> bool:
-        """Whether blocks are gathered and their gradients reduced one by one."""
-        return self.layout.engine in ("fsdp1", "fsdp2")
-
-
-def worst_point(run: Pass) -> Point:
-    """The highest moment inside the blocks' backward.
-
-    Between two neighbouring blocks of one shape everything changes by the same amount, so the
-    candidates are the ends of each run of equal blocks and their neighbours.
+    `feed_forward` and `others` are the gradients of all those weights of the block, which come into
+    being moment by moment; `passing` is the largest one that is there only until it is added or
+    cast. Under FSDP: `entering` is gathered as the block's backward begins (None:
+    nothing changes there), `leaving` gathered and `reduced` in buffers as its gradients are reduced
+    (None: not block by block).
     """
-    positions = _positions(run)
-    before = list(accumulate((block.kept for block in run.blocks), initial=0.0))
-    points = (
-        point
-        for position in positions
-        for point in (
-            _fsdp_points(run, position, before[position])
-            if run.fsdp
-            else _plain_points(run, position, before[position])
+
+    step: Step
+    gradients: float
+    gathered: float
+    extra: float
+    feed_forward: float
+    others: float
+    passing: float = 0.0
+    entering: float | None = None
+    leaving: float | None = None
+    reduced: float = 0.0
+
+
+@dataclass(frozen=True)
+class Pass:
+    """A backward pass of one stage: all that does not depend on tokens, worked out once.
+
+    `held` are the gradients of earlier micro-batches; `apart`: new ones are not added to them as
+    they come, but wait in the compute type.
+    `closing` is the embedding's backward, after all blocks: gradients, gathered, extra; `encoder`
+    are the kinds of block that stand before a decoder in the same stage.
+    """
+
+    walk: Walk
+    fsdp: bool
+    held: float
+    spots: tuple[Spot, ...]
+    closing: tuple[float, float, float]
+    apart: bool = False
+    encoder: frozenset[int] = frozenset()
+
+
+def pass_of(
+    stage: Stage,
+    layout: Layout,
+    precision: Precision,
+    units: Units,
+    walk: Walk,
+    held: float,
+    copies: tuple[float, ...],
+    whole: float = 0.0,
+) -> Pass:
+    """The pass over a stage's blocks under one engine; `whole` as `whole_bytes` has it."""
+    fsdp = layout.engine in ("fsdp1", "fsdp2")
+    if whole:
+        spots = tuple(
+            _whole_spot(
+                stage, precision, units, step, whole + (copies[step.position] if copies else 0.0)
+            )
+            for step in walk.steps
         )
+        last = gathered_element(precision) * float(stage.root + 2 * stage.tied)
+        return Pass(walk, fsdp, held, spots, (0.0, whole, last))
+    spot_of = _fsdp_spot if fsdp else _piling_spot if piles_up(layout) else _plain_spot
+    spots = tuple(
+        spot_of(
+            stage, layout, precision, units, step, held, copies[step.position] if copies else 0.0
+        )
+        for step in walk.steps
     )
-    return max(_embedding_point(run), *points, key=lambda point: point.total)
+    closing = _closing(stage, layout, precision, units, held)
+    if piles_up(layout):
+        weights = sum(stage.units) + stage.root + 2 * stage.tied
+        closing = held, 0.0, float(precision.compute_bytes * weights)
+    return Pass(walk, fsdp, held, spots, closing, piles_up(layout), _encoder(walk))
 
 
-def _embedding_point(run: Pass) -> Point:
-    """The embedding's backward, after all blocks: its gradient, and as a tied head's also the sum.
+def _encoder(walk: Walk) -> frozenset[int]:
+    crossing = {index for index, (shape, _) in enumerate(walk.kinds) if shape.cross_attention}
+    return frozenset(set(range(len(walk.kinds))) - crossing if crossing else ())
+
+
+def worst_point(
+    run: Pass,
+    memories: tuple[BlockMemory, ...],
+    early: float,
+    shared: tuple[float, float] = (0.0, 0.0),
+) -> Point:
+    """The highest moment of backward.
+
+    Args:
+        run: the stage's pass.
+        memories: one for each kind of block of the pass's walk.
+        early: bytes saved before the first block, kept to the end.
+        shared: bytes of those that blocks read: gone with the first block's backward, or (the
+            second figure of the first) with the decoder's first block's.
+    """
+    return Point(*highest(_points(run, memories, early, shared)))
+
+
+def _points(
+    run: Pass, memories: tuple[BlockMemory, ...], early: float, shared: tuple[float, float]
+) -> Iterator[tuple[float, float, float, float]]:
+    """(gradients, gathered, activations, extra) of every candidate."""
+    gradients, gathered, extra = run.closing
+    yield gradients, gathered, early - shared[0], extra
+    for spot in run.spots:
+        block = memories[spot.step.kind]
+        before = early - shared[1] if spot.step.kind in run.encoder else early
+        for count, memory in zip(spot.step.before, memories, strict=True):
+            before = before + count * memory.kept
+        whole = before + block.kept + block.recomputed
+        for moment in block.moments:
+            made = moment.feed_forward * spot.feed_forward + moment.attention * spot.others
+            saved = whole + moment.extra
+            extra = spot.extra + (spot.passing if moment.product else 0.0)
+            if run.fsdp or run.apart:
+                yield spot.gradients, spot.gathered, saved, extra + made
+            else:
+                yield spot.gradients + made, spot.gathered, saved, extra
+        if spot.entering is not None:
+            entering = before + block.kept + block.hidden_bytes
+            yield spot.gradients, spot.entering, entering, spot.extra
+        if spot.leaving is not None:
+            yield spot.gradients, spot.leaving, before + block.hidden_bytes, spot.reduced
+
+
+def _closing(
+    stage: Stage, layout: Layout, precision: Precision, units: Units, held: float
+) -> tuple[float, float, float]:
+    """The embedding's backward: its gradient, and as a tied head's also the sum.
 
     Under FSDP the root is still gathered and the first block's reduce-scatter input held.
     """
-    compute, precision, stage = gathered_element(run.precision), run.precision, run.stage
-    if not run.fsdp:
-        weights = sum(stage.units) + stage.root
-        gradients = run.held or precision.gradient_bytes * weights
+    if layout.engine not in ("fsdp1", "fsdp2"):
+        weights = sum(stage.units) + stage.root + whole_embedding_gradient(stage, layout)
+        gradients = held or precision.gradient_bytes * weights
         # Over earlier gradients the three are temporaries; else the sum becomes the gradient.
-        extra = precision.compute_bytes * (3 if run.held else 2) * stage.tied
-        return Point(gradients, 0.0, run.early, extra)
-    made = compute * (stage.root + 2 * stage.tied)
-    reduced = run.held or precision.gradient_bytes * sum(run.units.shares)
-    before = precision.reduce_bytes * run.units.blocks[0]
-    gathered = compute * run.units.root + run.copies
-    return Point(reduced, gathered, run.early, made + before)
+        return gradients, 0.0, precision.parameter_bytes * (3 if held else 2) * float(stage.tied)
+    compute = gathered_element(precision)
+    made: float = compute * (stage.root + 2 * stage.tied + whole_embedding_gradient(stage, layout))
+    made += all_reduce_held(layout, precision, held, sum(units.shares))
+    reduced = held or precision.gradient_bytes * sum(units.shares)
+    before = precision.reduce_bytes * units.blocks[0]
+    return reduced, units.gathered_root, float(made + before)
 
 
-def _positions(run: Pass) -> list[int]:
-    count = len(run.blocks)
-    found = {0, 1, count - 2, count - 1}
-    start = 0
-    for _, length in run.stage.blocks:
-        found |= {start, start + 1, start + length - 2, start + length - 1}
-        start += length
-    return sorted(position for position in found if 0 <= position < count)
-
-
-def _worst_moment(run: Pass, position: int, element: int) -> tuple[float, float]:
-    """(bytes over what the block saved, elements of its gradients) at its worst moment."""
-    feed_forward = run.units.feed_forward[position]
-    other = run.stage.units[position] - feed_forward
-    pairs = [
-        (moment.extra, moment.feed_forward * feed_forward + moment.attention * other)
-        for moment in run.blocks[position].moments
-    ]
-    return max(pairs, key=lambda pair: pair[0] + element * pair[1])
-
-
-def _fsdp_points(run: Pass, position: int, before: float) -> Iterator[Point]:
+def _fsdp_spot(
+    stage: Stage,
+    layout: Layout,
+    precision: Precision,
+    units: Units,
+    step: Step,
+    held: float,
+    copies: float,
+) -> Spot:
     """A block's moments, then its reduction, under FSDP.
 
     Gathered: the root, the block, and the one before it (prefetched; without resharding all that
-    are left). The previous block's reduce-scatter input lives until this block's is made; the
-    head's gradient, unsharded, until the root is reduced
-    (torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py).
+    are left). The block's all-gather buffer is copied out before it is freed. The previous block's
+    reduce-scatter input lives until this block's is made; the head's gradient, unsharded, until the
+    root is reduced (torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py). One rank alone
+    gathers a block as its backward begins, from its own shard.
     """
-    units, block = run.units, run.blocks[position]
-    compute, reduce = gathered_element(run.precision), run.precision.reduce_bytes
-    left = sum(units.blocks[:position])
-    ahead = units.blocks[position - 1] if position else 0
-    ahead = ahead if run.layout.zero_stage == 3 else left
+    position, reshards = step.position, layout.zero_stage == 3
+    compute, reduce = gathered_element(precision), precision.reduce_bytes
+    own, root = units.gathered[position], units.gathered_root
+    before = units.gathered[position - 1] if position else 0.0
+    alone = layout.shard == 1
+    before = 0.0 if alone else before
+    ahead = before if reshards else sum(units.gathered[:position])
     behind = units.blocks[position + 1] if position + 1 < len(units.blocks) else 0
-    reduced = run.held
-    if not run.held:
-        reduced = run.precision.gradient_bytes * sum(units.shares[position + 1 :])
-    whole = run.early + before + block.kept + block.recomputed
-    extra, new = _worst_moment(run, position, compute)
-    made = compute * (run.stage.late + new)
-    gathered = compute * (units.root + units.blocks[position] + ahead) + run.copies
-    yield Point(reduced, gathered, whole + extra, made + reduce * behind)
-    if run.layout.zero_stage == 3:
-        # The block's all-gather buffer is copied out before it is freed.
-        twice = compute * (units.root + 2 * units.blocks[position]) + run.copies
-        entering = run.early + before + block.kept + block.hidden_bytes
-        yield Point(reduced, twice, entering, compute * run.stage.late + reduce * behind)
-    made = compute * (run.stage.late + run.stage.units[position])
-    yield Point(
-        reduced,
-        compute * (units.root + ahead) + run.copies,
-        run.early + before + block.hidden_bytes,
-        made + reduce * units.blocks[position],
+    done = sum(units.shares[position + 1 :])
+    waiting = compute * stage.late + all_reduce_held(layout, precision, held, done)
+    last = 0 if alone else last_gradient(stage.unit_tensors[position])
+    feed_forward = units.feed_forward[position]
+    return Spot(
+        step=step,
+        gradients=held or precision.gradient_bytes * done,
+        gathered=root + own + ahead + copies,
+        extra=float(waiting + reduce * behind),
+        feed_forward=float(compute * feed_forward),
+        others=float(compute * (stage.units[position] - feed_forward)),
+        entering=root + 2 * own + copies if reshards and not alone else None,
+        leaving=root + ahead + copies,
+        reduced=float(
+            waiting
+            + reduce * units.blocks[position]
+            + max(compute * stage.units[position], reduce * units.shares[position] + compute * last)
+        ),
     )
 
 
-def _plain_points(run: Pass, position: int, before: float) -> Iterator[Point]:
+def _plain_spot(
+    stage: Stage,
+    layout: Layout,
+    precision: Precision,
+    units: Units,
+    step: Step,
+    held: float,
+    copies: float,
+) -> Spot:
     """A block's moments where weights are whole: gradients pile up from the head down."""
-    block, precision = run.blocks[position], run.precision
-    done = run.stage.late + sum(run.stage.units[position + 1 :])
-    weights = sum(run.stage.units) + run.stage.root
-    left = run.copies * min(1.0, sum(run.stage.units[: position + 1]) / max(weights, 1))
-    whole = run.early + before + block.kept + block.recomputed
-    extra, new = _worst_moment(run, position, 0 if run.held else precision.gradient_bytes)
-    gradients = run.held or precision.gradient_bytes * (done + new)
-    waiting = precision.compute_bytes * run.stage.tied if run.held else 0.0
-    yield Point(gradients, left, whole + extra, waiting)
+    position = step.position
+    done = stage.late + sum(stage.units[position + 1 :])
+    # As a weight's gradient is made, autocast's copy of the weight goes.
+    element = (0 if held else precision.gradient_bytes) - (precision.compute_bytes if copies else 0)
+    feed_forward = units.feed_forward[position]
+    # A gradient is a tensor of its own until it is added to an earlier one, or cast by autocast.
+    passing = (precision.gradient_bytes if held else 0) + (precision.compute_bytes if copies else 0)
+    wide = (t.elements for t in stage.unit_tensors[position] if t.part in ("mlp", "experts"))
+    return Spot(
+        step=step,
+        gradients=held or float(precision.gradient_bytes * done),
+        gathered=copies,
+        passing=float(passing * max(wide, default=0)),
+        extra=float(precision.parameter_bytes * stage.tied) if held else 0.0,
+        feed_forward=float(element * feed_forward),
+        others=float(element * (stage.units[position] - feed_forward)),
+    )
+
+
+def _piling_spot(
+    stage: Stage,
+    layout: Layout,
+    precision: Precision,
+    units: Units,
+    step: Step,
+    held: float,
+    copies: float,
+) -> Spot:
+    """A block's moments where 16-bit gradients wait until backward is over (nanotron)."""
+    done = stage.late + sum(stage.units[step.position + 1 :])
+    compute, feed_forward = precision.compute_bytes, units.feed_forward[step.position]
+    return Spot(
+        step=step,
+        gradients=held,
+        gathered=copies,
+        extra=float(compute * done),
+        feed_forward=float(compute * feed_forward),
+        others=float(compute * (stage.units[step.position] - feed_forward)),
+    )
+
+
+def whole_bytes(stage: Stage, layout: Layout, precision: Precision, units: Units) -> float:
+    """Gathered weights and whole gradients that FSDP keeps through a pipeline's step; else 0.
+
+    torch/distributed/pipelining/stage.py, `backward_maybe_with_nosync`: until the last micro-batch
+    nothing is resharded after backward nor reduced, so that each rank accumulates the stage's
+    gradients whole, in the type that they will be reduced in (`to_accumulated_grad_if_needed` of
+    torch/distributed/fsdp/_fully_shard/_fsdp_param.py).
+    """
+    if layout.engine not in ("fsdp1", "fsdp2") or layout.pipeline_parallel == 1:
+        return 0.0
+    gathered = sum(units.gathered) + units.gathered_root
+    return gathered + precision.reduce_bytes * float(stage.elements)
+
+
+def _whole_spot(stage: Stage, precision: Precision, units: Units, step: Step, whole: float) -> Spot:
+    """A block's moments where nothing is resharded or reduced before the last micro-batch."""
+    element, feed_forward = gathered_element(precision), units.feed_forward[step.position]
+    return Spot(
+        step=step,
+        gradients=0.0,
+        gathered=whole,
+        extra=0.0,
+        feed_forward=float(element * feed_forward),
+        others=float(element * (stage.units[step.position] - feed_forward)),
+    )

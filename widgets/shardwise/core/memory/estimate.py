@@ -6,8 +6,9 @@ from functools import lru_cache
 
 from shardwise.core.memory.host import host_bytes_per_node
 from shardwise.core.memory.phases import stage_phases
+from shardwise.core.memory.pools import stranded_bytes
 from shardwise.core.memory.report import MemoryReport, StageReport
-from shardwise.core.memory.reserve import device_bytes, verdict
+from shardwise.core.memory.reserve import device_bytes, verdict, with_cached
 from shardwise.core.memory.stages import stages_of
 from shardwise.core.scenario import Scenario
 
@@ -21,11 +22,13 @@ def estimate(scenario: Scenario) -> MemoryReport:
     >>> report.verdict
     'fits'
     """
-    stages = stages_of(scenario.model, scenario.layout)
+    stages = stages_of(scenario.model, scenario.layout, scenario.training.trainable)
     reports = tuple(_stage_report(scenario, index) for index in range(len(stages)))
-    peak = max(report.peak_bytes for report in reports)
-    figures = device_bytes(peak, scenario.cluster.world_size)
+    worst = max(reports, key=lambda report: report.peak_bytes)
     usable = scenario.cluster.gpu.usable_bytes
+    idle = stranded_bytes(scenario, worst.index, worst.phases, worst.binding_phase)
+    needed = device_bytes(worst.peak_bytes, scenario.layout.process_groups)
+    figures = with_cached(needed, idle, usable)
     return MemoryReport(
         scenario=scenario,
         stages=reports,
@@ -33,9 +36,10 @@ def estimate(scenario: Scenario) -> MemoryReport:
         device_bytes=figures.device,
         low_bytes=figures.low,
         high_bytes=figures.high,
+        cached_bytes=figures.cached,
         usable_bytes=usable,
         host_bytes_per_node=host_bytes_per_node(scenario, stages),
-        verdict=verdict(figures, usable, scenario.model.known),
+        verdict=verdict(needed, usable, scenario.model.known),
     )
 
 

@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from shardwise.core.adapters import trained_parameters
 from shardwise.core.errors import unknown_key
 from shardwise.core.memory.activations import block_saved
+from shardwise.core.memory.backward import whole_bytes
 from shardwise.core.memory.buffers import cast_copies, gathered_element, holds_buckets
 from shardwise.core.memory.kept import kernel_of, stage_activations, tokens_of
+from shardwise.core.memory.megatron import resident_bytes, runs_megatron
 from shardwise.core.memory.phases import ranks_reduced
 from shardwise.core.memory.report import PARTS, MemoryReport
 from shardwise.core.memory.stages import Stage, stages_of
-from shardwise.core.memory.states import stage_states, stage_units
+from shardwise.core.memory.states import frozen_bytes, stage_states, stage_units
 from shardwise.core.optimizers import OPTIMIZERS
 from shardwise.core.scenario import Scenario
 from shardwise.core.units import format_gib
@@ -90,8 +93,36 @@ def _absence(scenario: Scenario, part: str) -> str:
 def _parameters(report: MemoryReport) -> _Opened:
     precision = report.scenario.training.precision
     from_stage = 2 if report.scenario.layout.engine in ("fsdp1", "fsdp2") else 3
+    if not report.scenario.training.trainable.everything:
+        return _parted(report, from_stage)
     return _states(
         report, "parameters", precision.parameter_bytes, from_stage, precision.parameters
+    )
+
+
+def _parted(report: MemoryReport, from_stage: int) -> _Opened:
+    """Parameters where some are frozen: the trained ones and the rest, each as it is stored."""
+    scenario, stage = report.scenario, _worst_stage(report)
+    training, layout = scenario.training, scenario.layout
+    precision, trainable = training.precision, training.trainable
+    frozen = frozen_bytes(stage, layout, precision, scenario.shard)
+    size = report.parts["parameters"]
+    frozen = min(frozen, size)  # nothing is left of either where parameters are offloaded
+    trained = (size - frozen) / precision.parameter_bytes
+    whole = scenario.model.parameters
+    values = [
+        ("trained", f"{trainable.name}: {trained_parameters(scenario.model, trainable):,}"),
+        ("frozen", f"of {whole:,} parameters; stored as {trainable.base}"),
+        _sharing(scenario, from_stage),
+        ("trained ones stored as", f"{precision.parameters}, {precision.parameter_bytes:g} B"),
+    ]
+    if not size:
+        values.append(("none now", "offloaded to the host"))
+    return (
+        f"{trained:,.0f} trained elements on this rank x {precision.parameter_bytes:g} B + "
+        f"{frozen:,.0f} B of frozen weights",
+        tuple(values),
+        "Hu et al. 2021, LoRA, section 4; Dettmers et al. 2023, QLoRA, section 3",
     )
 
 
@@ -123,7 +154,7 @@ def _optimizer(report: MemoryReport) -> _Opened:
     if not size and optimizer.moments:
         values.append(("none now", "offloaded to the host"))
     return (
-        f"{elements:,.0f} elements on this rank x {size / elements:.9g} B",
+        f"{elements:,.0f} elements on this rank x {size / elements if elements else 0:.9g} B",
         tuple(values),
         optimizer.source,
     )
@@ -140,10 +171,19 @@ def _gathered(report: MemoryReport) -> _Opened:
         formula = "0 B"
         values.append(("none now", "this engine gathers no layer, or not at this moment"))
     elif layout.engine in ("fsdp1", "fsdp2"):
-        element, largest = gathered_element(precision), max(stage.units, default=0)
-        root = stage_units(stage, layout, scenario.shard).root
+        element, largest = gathered_element(precision), max(stage.weights[:-1], default=0)
+        units = stage_units(stage, layout, scenario.shard, element)
+        root = units.root
         blocks = round((size - copies) / element) - root
         formula = f"({root:,} root + {blocks:,} block parameters) x {element} B"
+        held = whole_bytes(stage, layout, precision, units)
+        if held and size >= held:
+            copies, blocks, reduced = size - held, sum(units.blocks), precision.reduce_bytes
+            formula = f"({root:,} root + {blocks:,} block parameters) x {element} B + "
+            formula += f"{stage.elements:,} whole gradients x {reduced} B"
+        if stage.frozen:
+            root, whole = stage.weights[-1], units.gathered_root
+            formula = f"{whole:,.0f} B of the root + {size - copies - whole:,.0f} B of blocks"
         kept = "the block at work and the prefetched one" if layout.zero_stage == 3 else "all"
         values += [
             ("root unit", f"embedding, final norm, head: {root:,} parameters"),
@@ -183,8 +223,17 @@ def _activations(report: MemoryReport) -> _Opened:
         formula += f" + {own:,.0f} B of blocks still to come and inside one block's backward"
     elif report.binding_phase in ("forward", "loss"):
         formula = f"{totals.whole:,.0f} B kept x {flight:.9g} in flight"
+        more = size - totals.whole * flight
+        if more < -0.5:
+            formula = f"{size:,.0f} B kept before the last block"
+        elif more > 0.5:
+            formula += f" + {more:,.0f} B that the pipeline keeps"
     elif not size:
         formula = "0 B"
+    elif report.binding_phase in ("between steps", "optimizer step"):
+        formula = f"{size:,.0f} B that the pipeline keeps"
+    elif own > 0.5:
+        formula += f" + {own:,.0f} B that the pipeline keeps"
     source = "Korthikanti et al. 2022, section 4 and table 2: sbh(34 + 5as/h) by operator"
     return formula, tuple(values), source
 
@@ -195,12 +244,24 @@ def _logits(report: MemoryReport) -> _Opened:
     tokens = training.micro_batch * training.sequence_length / scenario.layout.context_parallel
     size = report.parts["logits and loss"]
     cells = tokens * scenario.model.vocabulary / tensor
+    source = (
+        "transformers/loss/loss_utils.py: 16-bit logits, fp32 copy, fp32 log-softmax (2 + 4 + 4 B "
+        "in forward, 4 + 4 + 4 B in backward)"
+    )
+    if training.loss == "compiled":
+        source = "torch/_functorch/partitioners.py: 16-bit logits and their gradient (2 + 2 B)"
+    if training.model_code == "nanotron":
+        source = "nanotron/parallel/tensor_parallel/functional.py: fp32 logits, softmax (4 + 4 B)"
+    if training.model_code == "megatron":
+        source = (
+            "megatron/core/tensor_parallel/cross_entropy.py: 16-bit logits and fp32 softmax (2 + 4 "
+            "B), or the head's backward with its weight's gradient"
+        )
     return (
         f"{tokens:,.0f} tokens x {scenario.model.vocabulary:,} vocabulary / {tensor} "
         f"x {size / cells if cells else 0:.9g} B",
         (("loss", training.loss),),
-        "transformers/loss/loss_utils.py: 16-bit logits, fp32 copy, fp32 log-softmax (2 + 4 + 4 B "
-        "in forward, 4 + 4 + 4 B in backward)",
+        source,
     )
 
 
@@ -218,6 +279,16 @@ def _buffers(report: MemoryReport) -> _Opened:
     if layout.engine == "deepspeed":
         names |= {"backward": "reduce buckets", "gradients complete": "reduce buckets"}
     terms = [f"{held:,.0f} B of DDP buckets"] if held else []
+    source = "torch/nn/parallel/distributed.py, torch/optim/adamw.py, deepspeed/runtime/zero/"
+    resident = resident_bytes(scenario, stage)
+    if runs_megatron(scenario):
+        terms.append(f"{resident:,.0f} B of workspaces and gradient placeholders")
+        extra -= resident
+        source = "transformer_engine/pytorch/module/base.py, megatron/core/tensor_parallel/"
+    if layout.engine == "deepspeed" and layout.zero_stage == 3:
+        bucket = float(precision.compute_bytes * layout.reduce_bucket_elements)
+        terms.append(f"{bucket:,.0f} B of the reduce bucket")
+        extra -= bucket
     if extra > 0.5:
         terms.append(f"{extra:,.0f} B of {names.get(report.binding_phase, 'temporaries')}")
     types = f"{gathered_element(precision)} B in gradients, {precision.reduce_bytes} B in reduction"
@@ -229,12 +300,14 @@ def _buffers(report: MemoryReport) -> _Opened:
             ("root unit", f"{stage.root:,} parameters"),
             ("optimizer code", scenario.training.optimizer_implementation),
         ),
-        "torch/nn/parallel/distributed.py, torch/optim/adamw.py, deepspeed/runtime/zero/config.py",
+        source,
     )
 
 
 def _worst_stage(report: MemoryReport) -> Stage:
-    return stages_of(report.scenario.model, report.scenario.layout)[report.worst.index]
+    scenario = report.scenario
+    stages = stages_of(scenario.model, scenario.layout, scenario.training.trainable)
+    return stages[report.worst.index]
 
 
 _EXPLAINERS: Mapping[str, Callable[[MemoryReport], _Opened]] = {

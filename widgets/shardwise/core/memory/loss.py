@@ -28,6 +28,7 @@ def loss_bytes(
     *,
     upcast: bool = True,
     soft_cap: bool = False,
+    split: bool = False,
 ) -> LossBytes:
     """Logits, their fp32 copies and gradients for one micro-batch on one rank.
 
@@ -37,17 +38,23 @@ def loss_bytes(
     4 + 4 + 4. (Korthikanti et al. 2022, section 4.3, count the fp32 logits alone: 4sbv.)
     `chunked`: the same for one chunk of eight at a time, and the head's input. `fused`: one chunk
     in 16 and 32 bits while the gradient of the head's input is kept (Liger-Kernel,
-    `fused_linear_cross_entropy`).
+    `fused_linear_cross_entropy`). `compiled` (torch.compile of the cross entropy): the 16-bit
+    logits and two fp32 numbers a row are kept, log-softmax is computed again where it is read, and
+    the 16-bit gradient is the only other tensor (min cut of torch/_functorch/partitioners.py).
 
     Args:
         tokens: tokens of one micro-batch on this rank.
         vocabulary: vocabulary entries on this rank (divided by tensor parallelism).
         element_bytes: bytes of a logit before the upcast.
-        kind: full, chunked or fused.
+        kind: full, compiled, chunked or fused.
         hidden: width of the head's input.
         upcast: whether the loss is computed in fp32; BERT's, T5's and ViT's classes pass 16-bit
             logits to the cross entropy, which keeps their type (transformers' modeling files).
         soft_cap: whether logits are capped (Gemma 2): the tanh is kept, one more element.
+        split: whether `full` runs over logits split by vocabulary in torch's `loss_parallel`, which
+            writes log-softmax out: 2 + 4 + 4 + 4 bytes (logits, fp32, shifted, exponentials), then
+            4 x 4 (log-softmax, gradient, exponentials, their sum:
+            torch/distributed/tensor/parallel/loss.py).
 
     >>> loss_bytes(4096, 128256, 2, "full", 4096).backward / 2**30
     5.87109375
@@ -56,9 +63,14 @@ def loss_bytes(
     loss = 4 if upcast else element_bytes
     capped = element_bytes if soft_cap else 0
     forward = (element_bytes + (0 if element_bytes == loss else loss) + loss + capped) * cells
-    backward = float((3 * loss + capped) * cells)
+    backward = (3.0 * loss + capped) * cells
+    if kind == "full" and split:
+        return LossBytes((element_bytes + 12.0) * cells, 16.0 * cells, 4.0 * cells)
     if kind == "full":
-        return LossBytes(forward, backward, float((loss + capped) * cells))
+        return LossBytes(forward, backward, (loss + capped) * cells)
+    if kind == "compiled":
+        logits = (element_bytes + capped) * cells + 8.0 * tokens
+        return LossBytes(logits, logits + element_bytes * cells, logits)
     head_input = tokens * hidden * element_bytes
     if kind == "chunked":
         chunk_forward, chunk_backward = forward / CHUNKS, backward / CHUNKS

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
-from shardwise.core.memory.activations import Saved, block_saved
-from shardwise.core.memory.operators.attention import attention_kernel
+from shardwise.core.memory.activations import Saved
+from shardwise.core.memory.operators.attention import attention_kernel, softmax_bytes
+from shardwise.core.memory.operators.frozen import product_kept
 from shardwise.core.memory.operators.mlp import mlp_backward_widths
 from shardwise.core.memory.operators.norms import norm_backward, norm_bytes
-from shardwise.core.memory.operators.run import Kernel, Tokens
+from shardwise.core.memory.operators.run import Frozen, Kernel, Tokens
 from shardwise.core.structure import BlockShape
 
 
@@ -18,42 +18,77 @@ class Moment:
     """One moment of a block's backward.
 
     `extra` are bytes over what the block saved (gradients and temporaries, less what is freed);
-    `feed_forward` and `attention` are the shares of those weights that have their gradients.
+    `feed_forward` and `attention` are the shares of those weights that have their gradients;
+    `product`: the MLP's largest gradient is just being made.
     """
 
     extra: float
     feed_forward: float
     attention: float
+    product: bool = False
 
 
-@lru_cache(maxsize=4096)
-def block_moments(shape: BlockShape, tokens: Tokens, kernel: Kernel) -> tuple[Moment, ...]:
+def block_moments(
+    shape: BlockShape, tokens: Tokens, kernel: Kernel, saved: Saved
+) -> tuple[Moment, ...]:
     """The candidates for a block's peak in backward, in order of time.
 
     transformers' modules, traced (`data/traces/ACTIVATIONS.md`, peak moments): the MLP (6f + 2h a
     token in gradients, less the down projection's input), grouped experts, the norm before the MLP
     (22h in fp32), attention (eager scores: gradient and result of the softmax), the first norm.
-    Fused modules: the widest gradients of the MLP, or of a norm, over all that was saved.
+    Other code in torch the same, with its own norms and activations. Megatron-LM's fused modules:
+    the widest gradients of the MLP, or of a norm, over all that was saved.
     """
-    saved = block_saved(shape, tokens, kernel)
-    if not kernel.eager_modules:
-        sizes = dict(saved.operators)
-        widest = max(sizes.get("MLP", 0.0), sizes.get("experts", 0.0))
-        return (Moment(max(0.75 * widest, saved.input_bytes) + saved.input_bytes, 1.0, 1.0),)
+    if kernel.model_code == "megatron":
+        return _fused_moments(shape, tokens, kernel, saved)
     freed, moments = _feed_forward(shape, tokens, kernel, saved)
     outside = kernel.tensor if kernel.sequence_parallel else 1
     norm = norm_backward(shape, tokens.count, kernel) / outside
     moments.append(Moment(norm - freed, 1.0, 0.0))
     freed += norm_bytes(shape, tokens.count, shape.hidden, kernel) / outside
     if shape.attention:
-        moments.append(Moment(_attention(shape, tokens, kernel) - freed, 1.0, 0.5))
+        share = _output_share(shape)
+        moments.append(Moment(_attention(shape, tokens, kernel) - freed, 1.0, share))
     own = norm_bytes(shape, tokens.count, shape.hidden, kernel) / outside
     moments.append(Moment(norm - saved.total + own, 1.0, 1.0))
+    if kernel.frozen is not None:
+        moments = frozen_moments(moments, kernel.frozen)
     if not shape.position_bias:
         return tuple(moments)
     # All blocks read one position bias (T5): its gradient is summed up from block to block.
     bias = kernel.element_bytes * shape.heads / kernel.tensor * tokens.length * tokens.attended
     return tuple(replace(moment, extra=moment.extra + bias) for moment in moments)
+
+
+def frozen_moments(moments: list[Moment], frozen: Frozen) -> list[Moment]:
+    """The same moments where weights are frozen: none at all, or with one layer dequantized.
+
+    bitsandbytes writes a quantized layer's weight out in the compute type for its product, one
+    layer at a time (`MatMul4Bit.backward`, `MatMul8bitLt.backward`); it is gone as the activation's
+    gradients are made (traced).
+    """
+    if not frozen.flows:
+        return [Moment(0.0, 0.0, 0.0)]
+    if not frozen.dequantized_bytes:
+        return moments
+    written = frozen.dequantized_bytes
+    return [replace(m, extra=m.extra + written) if m.product else m for m in moments]
+
+
+def adapter_forward(shape: BlockShape, tokens: Tokens, kernel: Kernel) -> tuple[Moment, ...]:
+    """The recomputation's last and largest step: an fp32 adapter on the down projection.
+
+    Its input, the fp32 copy that peft makes of it, with dropout another one, the frozen layer's
+    result, and the stream with its gradient (traced: `data/traces/adapters.json`).
+    """
+    frozen = kernel.frozen
+    assert frozen is not None
+    if not (frozen.cast and frozen.mlp_result and shape.intermediate):
+        return ()
+    element = kernel.element_bytes
+    wide = tokens.count * shape.intermediate / kernel.tensor
+    copies = element + 4 + (4 if frozen.dropout else 0)
+    return (Moment(copies * wide + 4 * element * tokens.count * shape.hidden, 0.0, 0.0),)
 
 
 def _feed_forward(
@@ -65,17 +100,26 @@ def _feed_forward(
     moments: list[Moment] = []
     if shape.intermediate:
         width = rows * shape.intermediate / kernel.tensor
-        grads, gone = mlp_backward_widths(shape)
+        grads, gone = mlp_backward_widths(shape, kernel)
+        gone = gone if product_kept(shape, kernel) else 0
         first = 1 / 3 if shape.gated else 1 / 2
+        moments.append(Moment(width + residual, 0.0, 0.0, True))
         moments.append(Moment((grads - gone) * width + residual, first, 0.0))
-        after = (2 if shape.gated else 1) * width + residual - sizes["MLP"]
-        moments.append(Moment(after, 1.0, 0.0))
+        after = (2 if shape.gated else 1) * width + residual - sizes.get("MLP", 0.0)
+        moments.append(Moment(after, 1.0, 0.0, True))
+        # Both gradients of the input (whole on every tensor rank) beside that of one product.
+        into = (2 if shape.gated else 1) * rows * shape.hidden
+        last = width + into + residual - sizes.get("MLP", 0.0)
+        moments.append(Moment(last, 1.0, 0.0, True))
     if shape.experts:
         chosen = shape.experts_per_token * rows
         gate_up = 2 * chosen * shape.expert_intermediate / kernel.tensor
-        freed = sizes["experts"] + sizes["expert outputs"]
+        freed = sizes.get("experts", 0.0) + sizes.get("expert outputs", 0.0)
         inputs = chosen * shape.hidden
-        moments.append(Moment(gate_up + inputs + residual - freed, 1.0, 0.0))
+        if not shape.sinks:  # the product, read by the down projection only, is gone: 3m less m
+            outputs = sizes.get("expert outputs", 0.0)
+            moments.append(Moment(gate_up + residual - outputs, 1 / 3, 0.0))
+        moments.append(Moment(gate_up + inputs + residual - freed, 1.0, 0.0, True))
     names = ("MLP", "MLP input", "experts", "expert inputs", "expert outputs", "shared experts")
     return sum(sizes.get(name, 0.0) for name in (*names, "router")), moments
 
@@ -83,16 +127,84 @@ def _feed_forward(
 def _attention(shape: BlockShape, tokens: Tokens, kernel: Kernel) -> float:
     """Gradients inside attention's backward, over what it saved.
 
-    Eager: gradient and result of the fp32 softmax, 8as², while its 16-bit cast is freed; flash:
+    Eager and math: gradient and result of the fp32 softmax, 8as², and the gradient of the values,
+    while these, the output, the softmax's 16-bit cast or what dropout kept are freed; flash:
     gradients of q, k, v and of its output.
     """
     rows = kernel.element_bytes * tokens.count
     cells = shape.heads / kernel.tensor * tokens.count * tokens.attended
-    ran, element = attention_kernel(shape, tokens, kernel), kernel.element_bytes
+    ran = attention_kernel(shape, tokens, kernel)
+    if ran in ("math", "eager"):
+        output = rows * shape.heads * shape.value_head_dim / kernel.tensor
+        residual = kernel.residual * tokens.count * shape.hidden
+        return residual - output + _softmax_backward(shape, kernel, ran) * cells
     width = shape.heads * (2 * shape.head_dim + 2 * shape.value_head_dim) / kernel.tensor
-    gradients = rows * (width + shape.hidden)
-    if ran == "eager" and (shape.sinks or not shape.softmax_in_fp32):
-        return gradients + 2 * element * cells
-    if ran == "eager":
-        return gradients + (8 - (element if element < 4 else 0)) * cells
-    return gradients + (8 * cells if ran == "math" else 0.0)
+    return rows * (width + shape.hidden)
+
+
+def _softmax_backward(shape: BlockShape, kernel: Kernel, ran: str) -> int:
+    """Bytes a weight in the backward of dropout or of the softmax: two gradients less what went."""
+    element = kernel.element_bytes
+    softmax = 4 if ran == "math" else softmax_bytes(shape, kernel)
+    if not shape.attention_dropout:
+        cast = element if ran == "eager" and element < softmax else 0
+        return 2 * softmax - cast
+    # GPT-2 casts the weights back before it drops some of them, BERT does not.
+    dropped = softmax if ran == "math" or not shape.causal else element
+    result = 4 if ran == "math" else element
+    return max(2 * dropped - result, 2 * softmax - result - 1)
+
+
+def _output_share(shape: BlockShape) -> float:
+    """The output projection's part of attention's weights: its gradient is the first one made."""
+    if shape.kv_lora_rank:
+        return 0.5
+    output = shape.heads * shape.value_head_dim
+    return output / (output + shape.heads * shape.head_dim + 2 * shape.kv_heads * shape.head_dim)
+
+
+def _fused_moments(
+    shape: BlockShape, tokens: Tokens, kernel: Kernel, saved: Saved
+) -> tuple[Moment, ...]:
+    """Megatron-LM over TransformerEngine: linear layers with their norms, fused activations.
+
+    The second projection's backward (its output's gradient, gathered under sequence parallelism,
+    and its input's), the activation's (gradients of result and input; the result is freed), the
+    first projection's (its input gathered again, its gradient whole), and attention's without a
+    fused kernel: the gradient of the scores' dropout over the saved ones, after the MLP's tensors
+    are gone (transformer_engine/pytorch/module/linear.py, layernorm_linear.py, attention.py).
+    """
+    rows, residual, sizes = kernel.element_bytes * tokens.count, saved.input_bytes, saved.operators
+    whole, size_of = rows * shape.hidden, dict(sizes)
+    gathered = whole if kernel.sequence_parallel else 0.0
+    gate = 2 if shape.gated else 1
+    moments = []
+    for width, inputs in _widths(shape, kernel):
+        wide, into = rows * width, whole * inputs
+        moments.append(Moment(wide + (gathered if inputs == 1 else into) + residual, 1.0, 1.0))
+        moments.append(Moment(gate * wide + residual, 1.0, 1.0))
+        moments.append(Moment(gathered + into - wide + residual, 1.0, 1.0))
+    if shape.attention:
+        names = ("MLP", "MLP input", "experts", "expert inputs", "shared experts", "router")
+        freed = sum(size_of.get(name, 0.0) for name in names)
+        heads = shape.heads / kernel.tensor
+        scores = 0.0
+        if kernel.attention != "flash":
+            scores = kernel.element_bytes * heads * tokens.count * tokens.attended
+        context = rows * heads * (2 * shape.head_dim + 2 * shape.value_head_dim)
+        moments.append(Moment(scores + context + residual - freed, 1.0, 1.0))
+    return tuple(moments)
+
+
+def _widths(shape: BlockShape, kernel: Kernel) -> list[tuple[float, float]]:
+    """(width of the activation, inputs a token) of a block's dense and routed MLPs on one rank."""
+    found: list[tuple[float, float]] = []
+    if shape.intermediate:
+        found.append((shape.intermediate / kernel.tensor, 1))
+    if shape.experts:
+        cut = kernel.expert_tensor or kernel.tensor
+        chosen: float = shape.experts_per_token
+        if kernel.sequence_parallel:
+            chosen = chosen * cut / kernel.tensor
+        found.append((chosen * shape.expert_intermediate / cut, chosen))
+    return found or [(0.0, 0.0)]

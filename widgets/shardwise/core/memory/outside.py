@@ -7,18 +7,53 @@ from dataclasses import dataclass
 from shardwise.core.memory.operators.norms import norm_bytes
 from shardwise.core.memory.operators.run import Kernel, Tokens
 from shardwise.core.memory.stages import Stage
+from shardwise.core.scenario import Scenario
 
 
 @dataclass(frozen=True)
 class Outside:
-    """Bytes saved for one micro-batch before the blocks (kept to the end) and after them."""
+    """Bytes saved for one micro-batch before the blocks (kept to the end) and after them.
+
+    `shared` of `early` is what all blocks read (T5's position bias): it goes with the first block;
+    `decoder` of it with the decoder's first.
+    """
 
     early: float
     late: float
+    shared: float = 0.0
+    decoder: float = 0.0
+
+
+def table_bytes(scenario: Scenario, stage: Stage) -> float:
+    """Rotation tables that modules keep as buffers, as long as the sequence is.
+
+    torchtitan: d/2 complex numbers a position on every stage (models/llama3/model/model.py,
+    `freqs_cis`). nanotron: in each layer that table in fp32 and flash-attn's 16-bit cos and sin
+    (src/nanotron/models/llama.py).
+    """
+    training = scenario.training
+    rotary = [(shape, count) for shape, count in stage.blocks if shape.rotary and shape.attention]
+    if training.model_code not in ("torchtitan", "nanotron") or not rotary:
+        return 0.0
+    if training.model_code == "torchtitan":
+        first = rotary[0][0]
+        return 4.0 * training.sequence_length * (first.rope_head_dim or first.head_dim)
+    each = 4 + training.precision.compute_bytes
+    return each * training.sequence_length * sum(s.head_dim * count for s, count in rotary)
+
+
+def _rotary_bytes(stage: Stage, tokens: Tokens, kernel: Kernel) -> float:
+    """Rotation tables: cos and sin of 2d each made in every forward pass (transformers).
+
+    Tables that are buffers of the modules are counted once for all micro-batches (`table_bytes`).
+    """
+    first = stage.blocks[0][0]
+    width = first.rope_head_dim or first.head_dim
+    return 0.0 if kernel.separate else 2 * kernel.residual * tokens.length * width
 
 
 def outside_saved(stage: Stage, tokens: Tokens, kernel: Kernel, vocabulary: int) -> Outside:
-    """Bytes outside the blocks of transformers' models; nothing is counted for other code.
+    """Bytes outside the blocks; nothing is counted for Megatron-LM.
 
     Token ids 8 each (or a picture's pixels), rotary cos and sin 2d each once, dropout after the
     embedding (mask and result), T5's bucket indices 8s² and bias; the final norm (8h + 4 in
@@ -26,10 +61,12 @@ def outside_saved(stage: Stage, tokens: Tokens, kernel: Kernel, vocabulary: int)
     the layers.
     Sequence parallelism splits the final norm and what it hands to the head.
     """
-    if not kernel.eager_modules or not stage.blocks:
+    if stage.blocks and kernel.model_code == "megatron":
+        return _megatron(stage, tokens, kernel)
+    if not kernel.followed or not stage.blocks:
         return Outside(0.0, 0.0)
     first, last = stage.blocks[0][0], stage.blocks[-1][0]
-    count, early, late = tokens.count, 0.0, 0.0
+    count, early, late, shared, decoder = tokens.count, 0.0, 0.0, 0.0, 0.0
     if stage.has_embedding:
         early = 8.0 * count if vocabulary else 0.0
         if first.tokens == "image":  # the picture, and its copy in the compute type
@@ -37,21 +74,50 @@ def outside_saved(stage: Stage, tokens: Tokens, kernel: Kernel, vocabulary: int)
             pixels = patch / first.hidden * (count - tokens.samples)
             early += (4 + kernel.element_bytes) * pixels
         if first.rotary and first.attention:
-            width = first.rope_head_dim or first.head_dim
-            early += 2 * kernel.residual * tokens.length * width
-        if first.dropout:
+            early += _rotary_bytes(stage, tokens, kernel)
+        if first.dropout and first.embedding_dropout:
             # Its result is the first LayerNorm's input, which the blocks count.
             result = 0 if first.norm == "layernorm" and first.causal else kernel.residual
             early += (1 + result) * count * first.hidden
-        for shape in {shape for shape, _ in stage.blocks if shape.position_bias}:
-            early += 8.0 * tokens.length * tokens.attended
-            if shape.cross_attention:
-                bias = kernel.element_bytes * shape.heads / kernel.tensor
-                early += bias * tokens.length * tokens.attended
-                early += (10 + 2 * kernel.residual) * count * shape.hidden
+        shared, decoder = _position_bias(stage, tokens, kernel)
     if stage.has_head:
         late = norm_bytes(last, count, last.hidden, kernel)
-        late += count * ((kernel.element_bytes * last.hidden if vocabulary else 0) + 8)
+        trains_head = kernel.frozen is None or "head" in kernel.frozen.trained
+        reads = kernel.element_bytes * last.hidden if vocabulary and trains_head else 0
+        late += count * (reads + 8)
         if not last.causal and vocabulary:  # BERT's transform: dense, GELU, norm
             late += 2 * kernel.element_bytes * count * last.hidden
-    return Outside(early, late / (kernel.tensor if kernel.sequence_parallel else 1))
+    split = kernel.tensor if kernel.sequence_parallel else 1
+    by_torch = kernel.sequence_parallel and kernel.model_code in ("torchtitan", "compiled")
+    if (kernel.gathers_inputs or by_torch) and stage.has_head and vocabulary:
+        head_input = kernel.element_bytes * count * last.hidden
+        return Outside(early + shared, (late - head_input) / split + head_input, shared, decoder)
+    return Outside(early + shared, late / split, shared, decoder)
+
+
+def _position_bias(stage: Stage, tokens: Tokens, kernel: Kernel) -> tuple[float, float]:
+    """T5: bucket indices of both stacks, and before the decoder a bias of zeros and two dropouts.
+
+    (bytes of both stacks, the decoder's among them).
+    """
+    shared = decoder = 0.0
+    cells = tokens.length * tokens.attended
+    for shape in {shape for shape, _ in stage.blocks if shape.position_bias}:
+        own = 8.0 * cells
+        if shape.cross_attention:
+            own += kernel.element_bytes * shape.heads / kernel.tensor * cells
+            own += (10 + 2 * kernel.residual) * tokens.count * shape.hidden
+            decoder = decoder + own
+        shared = shared + own
+    return shared, decoder
+
+
+def _megatron(stage: Stage, tokens: Tokens, kernel: Kernel) -> Outside:
+    """Megatron-LM: the mask of the dropout after the embedding; the final norm's input and result.
+
+    Sequence parallelism splits all three (Korthikanti et al. 2022, section 4.3).
+    """
+    outside = kernel.tensor if kernel.sequence_parallel else 1
+    width = tokens.count * stage.blocks[-1][0].hidden / outside
+    mask = width if stage.has_embedding and stage.blocks[0][0].dropout else 0.0
+    return Outside(mask, 2 * kernel.element_bytes * width if stage.has_head else 0.0)

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from shardwise.core.memory.reserve import device_bytes
+
 if TYPE_CHECKING:
     from shardwise.core.memory.explain import Explanation
     from shardwise.core.scenario import Scenario
@@ -62,7 +64,9 @@ class MemoryReport:
     """The memory of one scenario; all sizes in bytes, of the rank that needs most.
 
     `peak_bytes` is allocated by tensors, `reserved_bytes` held by the caching allocator,
-    `device_bytes` what nvidia-smi shows; `low_bytes` and `high_bytes` bound the last. `verdict` is
+    `device_bytes` what nvidia-smi shows; `cached_bytes` of the last two are idle blocks that the
+    allocator gives back before a request fails, so the card must have `needed_bytes`. `low_bytes`
+    and `high_bytes` bound what is needed (the high one is never below what is shown). `verdict` is
     fits, tight, uncertain or does not fit, against the card's `usable_bytes`.
     """
 
@@ -72,6 +76,7 @@ class MemoryReport:
     device_bytes: float
     low_bytes: float
     high_bytes: float
+    cached_bytes: float
     usable_bytes: int
     host_bytes_per_node: float
     verdict: str
@@ -80,6 +85,16 @@ class MemoryReport:
     def worst(self) -> StageReport:
         """The stage with the highest peak."""
         return max(self.stages, key=lambda stage: stage.peak_bytes)
+
+    @property
+    def needed_bytes(self) -> float:
+        """What the card must have: the device figure without idle cached blocks."""
+        return self.device_bytes - self.cached_bytes
+
+    @property
+    def needed_high_bytes(self) -> float:
+        """The upper end of what the card must have, with more fragmentation than expected."""
+        return device_bytes(self.peak_bytes, self.scenario.layout.process_groups).high
 
     @property
     def peak_bytes(self) -> float:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from shardwise.core.arrays import least, most
 from shardwise.core.units import GB, GIB
 
 CONTEXT_BYTES = int(0.9 * GB)
 """CUDA context and loaded kernels of one process: 0.9 to 1 GB (pytorch/pytorch#135279)."""
 
 COMMUNICATOR_BYTES = int(0.4 * GIB)
-"""NCCL's channels and buffers for one process group a rank; nothing on a single GPU."""
+"""NCCL's channels and buffers for one process group; a single GPU has none."""
 
 FRAGMENTATION = 0.03
 """Reserved over allocated in the expected case: a steady training step with few sizes."""
@@ -25,27 +26,47 @@ FRAGMENTATION_HIGH = 0.08
 
 @dataclass(frozen=True)
 class DeviceBytes:
-    """One rank's card: expected and high figures, in bytes."""
+    """One rank's card, in bytes.
+
+    `low` and `high` bound what the run needs there; `cached` of `reserved` and `device` is idle and
+    goes back before a request fails.
+    """
 
     reserved: float
     device: float
     low: float
     high: float
+    cached: float = 0.0
 
 
-def device_bytes(allocated: float, world_size: int) -> DeviceBytes:
-    """Reserved and device bytes for an allocated peak, with a band around the device figure.
+def device_bytes(allocated: float, groups: int) -> DeviceBytes:
+    """What a run needs of its card for an allocated peak, with a band around it.
 
-    >>> round(device_bytes(10 * 2**30, 8).device / 2**30, 2)
+    `groups` are the process groups of a rank (`Layout.process_groups`), each a communicator.
+
+    >>> round(device_bytes(10 * 2**30, 1).device / 2**30, 2)
     11.54
     """
-    outside = CONTEXT_BYTES + (COMMUNICATOR_BYTES if world_size > 1 else 0)
+    outside = CONTEXT_BYTES + groups * COMMUNICATOR_BYTES
     reserved = allocated * (1 + FRAGMENTATION)
     return DeviceBytes(
         reserved=reserved,
         device=reserved + outside,
         low=allocated + outside,
         high=allocated * (1 + FRAGMENTATION_HIGH) + outside,
+    )
+
+
+def with_cached(figures: DeviceBytes, stranded: float, usable: float) -> DeviceBytes:
+    """What the meters show: idle blocks of other pools too (`pools.py`), as far as there is room.
+
+    >>> with_cached(DeviceBytes(10.0, 12.0, 11.0, 13.0), 5.0, 16.0)
+    DeviceBytes(reserved=14.0, device=16.0, low=11.0, high=16.0, cached=4.0)
+    """
+    cached = least(stranded, most(0.0, usable - figures.device))
+    device = figures.device + cached
+    return DeviceBytes(
+        figures.reserved + cached, device, figures.low, most(figures.high, device), cached
     )
 
 

@@ -8,22 +8,29 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import groupby
 
+from shardwise.core.adapters import ALL, Trainable, split, stored_bytes
 from shardwise.core.layout import Layout
 from shardwise.core.model import BlockShape, Model, Module, Tensor
 
 
 @dataclass(frozen=True)
 class TensorClass:
-    """`count` parameter tensors of one (already tensor- and expert-parallel) local shape."""
+    """`count` parameter tensors of one (already tensor- and expert-parallel) local shape.
+
+    Of a frozen tensor `stored` is its bytes an element (0: as trained weights are stored) and
+    `statistics` those of its quantization, which no engine shards.
+    """
 
     shape: tuple[int, ...]
     part: str
     expert: bool
     count: int
+    stored: float = 0.0
+    statistics: float = 0.0
 
     @property
     def elements(self) -> int:
@@ -37,7 +44,8 @@ class Stage:
 
     `units` are the blocks' parameters, `root` those of embedding, final norm and head together;
     `late` of them get their gradients before any block does: norm and head after the blocks, and an
-    embedding that is the head too (`tied` elements).
+    embedding that is the head too (`tied` elements). All of these count trained tensors only: what
+    has no gradients is in `frozen`, and by unit in `frozen_units` and `frozen_root`.
     """
 
     index: int
@@ -51,6 +59,9 @@ class Stage:
     root_tensors: tuple[TensorClass, ...] = ()
     late: int = 0
     tied: int = 0
+    frozen: tuple[TensorClass, ...] = ()
+    frozen_units: tuple[tuple[TensorClass, ...], ...] = ()
+    frozen_root: tuple[TensorClass, ...] = ()
 
     def __hash__(self) -> int:
         """Computed once: the caches of states are keyed by stages."""
@@ -67,8 +78,15 @@ class Stage:
 
     @property
     def elements(self) -> int:
-        """Parameters that one rank of this stage holds when nothing is sharded."""
+        """Trained parameters that one rank of this stage holds when nothing is sharded."""
         return sum(tensor.elements for tensor in self.tensors)
+
+    @cached_property
+    def weights(self) -> tuple[int, ...]:
+        """Trained and frozen elements of each block, the root's last."""
+        frozen = [sum(t.elements for t in unit) for unit in (*self.frozen_units, self.frozen_root)]
+        trained = (*self.units, self.root)
+        return tuple(map(sum, zip(trained, frozen, strict=True))) if frozen[:-1] else trained
 
 
 def even_layers(layers: int, stages: int) -> tuple[int, ...]:
@@ -81,7 +99,16 @@ def even_layers(layers: int, stages: int) -> tuple[int, ...]:
     return tuple(each + (1 if index < rest else 0) for index in range(stages))
 
 
-def stages_of(model: Model, layout: Layout) -> tuple[Stage, ...]:
+# Tensor, expert, the experts' own tensor degree, and the ranks that cut the embedding's rows.
+Degrees = tuple[int, int, int, int]
+
+
+def _degrees(layout: Layout) -> Degrees:
+    tensor, expert = layout.tensor_parallel, layout.expert_parallel
+    return tensor, expert, layout.expert_tensor, layout.vocabulary_ranks
+
+
+def stages_of(model: Model, layout: Layout, trainable: Trainable = ALL) -> tuple[Stage, ...]:
     """The stages of a model under a layout's pipeline, tensor and expert degrees.
 
     Embedding on the first, head and final norm on the last. With tied weights and more than one
@@ -92,8 +119,8 @@ def stages_of(model: Model, layout: Layout) -> tuple[Stage, ...]:
         model,
         layout.pipeline_parallel,
         layout.layers_per_stage,
-        layout.tensor_parallel,
-        layout.expert_parallel,
+        _degrees(layout),
+        trainable,
     )
 
 
@@ -102,8 +129,8 @@ def _stages(
     model: Model,
     pipeline: int,
     layers_per_stage: tuple[int, ...] | None,
-    tensor: int,
-    expert: int,
+    degrees: Degrees,
+    trainable: Trainable,
 ) -> tuple[Stage, ...]:
     counts = layers_per_stage or even_layers(model.layers, pipeline)
     before, after = _ends(model)
@@ -116,10 +143,14 @@ def _stages(
         ends = (before if first else ()) + (after if last else ())
         if last and not first and model.tied:
             ends = tuple(m for m in before if m.kind == "embedding")[:1] + ends
-        tied = model.vocabulary * model.hidden // tensor if last and model.tied else 0
+        trains = "embedding" not in trainable.frozen and not trainable.rank
+        shared = last and model.tied and trains
+        tied = model.vocabulary * model.hidden // degrees[3] if shared else 0
         behind = len(after) if last else 0
-        degrees = (tensor, expert)
-        stages.append(_stage(index, own, ends, (first, last), behind, tied, degrees))
+        stage = _stage(index, own, ends, (first, last), behind, tied, degrees)
+        if not trainable.everything:
+            stage = _with_frozen(stage, own, ends, behind, model, trainable, degrees)
+        stages.append(stage)
     return tuple(stages)
 
 
@@ -149,15 +180,14 @@ def _stage(
     position: tuple[bool, bool],
     after: int,
     tied: int,
-    degrees: tuple[int, int],
+    degrees: Degrees,
 ) -> Stage:
     first, last = position
-    tensor, expert = degrees
     counted: Counter[tuple[tuple[int, ...], str, bool]] = Counter()
     units: list[int] = []
     inside: list[tuple[TensorClass, ...]] = []
     for module, count in [*_runs(own), *((module, 1) for module in ends)]:
-        locals_ = tuple(local_shape(parameter, tensor, expert) for parameter in module.tensors)
+        locals_ = tuple(local_shape(parameter, *degrees) for parameter in module.tensors)
         for local in locals_:
             counted[local] += count
         units += [sum(math.prod(local[0]) for local in locals_)] * count
@@ -178,6 +208,50 @@ def _stage(
     )
 
 
+def _with_frozen(
+    whole: Stage,
+    own: tuple[Module, ...],
+    ends: tuple[Module, ...],
+    after: int,
+    model: Model,
+    trainable: Trainable,
+    degrees: Degrees,
+) -> Stage:
+    """The stage with its tensors parted into trained and frozen ones."""
+    parted = {id(module): split(module, model, trainable) for module in (*own, *ends)}
+    trained, blocks = {}, {}
+    for key, parts in parted.items():
+        trained[key], blocks[key] = parts.trained, parts.frozen
+    stage = _stage(
+        whole.index,
+        tuple(trained[id(module)] for module in own),
+        tuple(trained[id(module)] for module in ends),
+        (whole.has_embedding, whole.has_head),
+        after,
+        whole.tied,
+        degrees,
+    )
+    stored = {key: _frozen_classes(block, trainable, degrees) for key, block in blocks.items()}
+    units = tuple(stored[id(module)] for module in own)
+    root = sum((stored[id(module)] for module in ends), ())
+    counted: Counter[TensorClass] = Counter()
+    for tensors in (*units, root):
+        for tensor in tensors:
+            counted[tensor] += 1
+    frozen = tuple(replace(tensor, count=count) for tensor, count in counted.items())
+    return replace(stage, frozen=frozen, frozen_units=units, frozen_root=root)
+
+
+def _frozen_classes(
+    module: Module, trainable: Trainable, degrees: Degrees
+) -> tuple[TensorClass, ...]:
+    found = []
+    for tensor in module.tensors:
+        stored, statistics = stored_bytes(tensor, trainable, module.block is not None)
+        found.append(TensorClass(*local_shape(tensor, *degrees), 1, stored, statistics))
+    return tuple(found)
+
+
 def _runs(modules: tuple[Module, ...]) -> list[tuple[Module, int]]:
     """Neighbouring blocks that are the same object, with how many they are."""
     runs: list[tuple[Module, int]] = []
@@ -189,13 +263,16 @@ def _runs(modules: tuple[Module, ...]) -> list[tuple[Module, int]]:
     return runs
 
 
-def local_shape(parameter: Tensor, tensor: int, expert: int) -> tuple[tuple[int, ...], str, bool]:
+def local_shape(
+    parameter: Tensor, tensor: int, expert: int, expert_tensor: int = 0, vocabulary: int = 0
+) -> tuple[tuple[int, ...], str, bool]:
     """(shape on the fullest rank, part, whether it is a routed expert's) after the TP and EP cut.
 
     Column and vocabulary cut dimension 0, row cuts dimension 1 (a vector's only dimension stays),
     rounded up: a vocabulary is padded to a multiple of the degree (Megatron-LM
     `--make-vocab-size-divisible-by`). Fused expert tensors are [experts, in, out]: dimension 0 is
-    cut by expert parallelism, the widest other dimension by tensor parallelism.
+    cut by expert parallelism, the widest other dimension by the experts' own tensor parallelism.
+    An embedding is cut over `vocabulary` ranks: 1 where transformers' plan keeps it whole.
     """
     shape = list(parameter.shape)
     cut = parameter.tensor_parallel
@@ -204,7 +281,9 @@ def local_shape(parameter: Tensor, tensor: int, expert: int) -> tuple[tuple[int,
         shape[0] = -(-shape[0] // expert)
         if len(shape) > 1:
             widest = max(range(1, len(shape)), key=lambda d: shape[d])
-            shape[widest] = -(-shape[widest] // tensor)
+            shape[widest] = -(-shape[widest] // (expert_tensor or tensor))
+    elif cut == "vocabulary" and parameter.part == "embedding":
+        shape[0] = -(-shape[0] // (vocabulary or tensor))
     elif cut in ("column", "vocabulary"):
         shape[0] = -(-shape[0] // tensor)
     elif cut == "row" and len(shape) > 1:

@@ -63,7 +63,7 @@ def rule_of_sixteen(model: Model, precision: Precision, optimizer: str) -> float
 
 
 @lru_cache(maxsize=256)
-def _whole_state_bytes(model: Model, optimizer: str, element_bytes: int) -> float:
+def _whole_state_bytes(model: Model, optimizer: str, element_bytes: float) -> float:
     return sum(state_bytes(t.shape, t.part, optimizer, element_bytes) for t in model.tensors)
 
 
@@ -84,13 +84,19 @@ def zero_state_bytes(
 
 @dataclass(frozen=True)
 class States:
-    """Bytes of model states on the fullest rank of one stage."""
+    """Bytes of model states on the fullest rank of one stage; `frozen` of `parameters` only.
+
+    `sharded_elements` are one rank's share of the trained weights, `largest` that of the largest
+    tensor among them.
+    """
 
     parameters: float
     gradients: float
     master_weights: float
     optimizer_state: float
     sharded_elements: float
+    frozen: float = 0.0
+    largest: float = 0.0
 
 
 @lru_cache(maxsize=4096)
@@ -105,31 +111,74 @@ def stage_states(
     DeepSpeed, FSDP1 and Megatron-LM cut flat buffers evenly.
     """
     by_rows = layout.engine == "fsdp2"
-    whole = sharded = state_whole = state_sharded = 0.0
+    whole = sharded = state_whole = state_sharded = largest = 0.0
     for tensor in stage.tensors:
-        ranks = _ranks(tensor, shard, layout.expert_parallel)
+        ranks = _ranks(tensor, shard, layout)
         whole += tensor.elements
         shape = sharded_shape(tensor.shape, ranks) if by_rows else tensor.shape
         share = 1 if by_rows else ranks
-        sharded += tensor.count * math.prod(shape) / share
+        own = math.prod(shape) / share
+        sharded += tensor.count * own
+        largest = max(largest, own)
         kept = precision.state_bytes
         state_whole += tensor.count * state_bytes(tensor.shape, tensor.part, optimizer, kept)
         state_sharded += tensor.count * state_bytes(shape, tensor.part, optimizer, kept) / share
     zero = layout.zero_stage
+    frozen = frozen_bytes(stage, layout, precision, shard) if stage.frozen else 0.0
+    shared = sum(flattened_together(stage, layout)) / shard
+    trained = precision.parameter_bytes * (sharded if _keeps_shards(layout) else whole)
     return States(
-        parameters=precision.parameter_bytes * (sharded if _keeps_shards(layout) else whole),
-        gradients=precision.gradient_bytes * (sharded if zero >= 2 else whole),
+        parameters=trained + frozen,
+        gradients=precision.gradient_bytes * (sharded + shared if zero >= 2 else whole),
         master_weights=precision.master_bytes * (sharded if zero >= 1 else whole),
         optimizer_state=state_sharded if zero >= 1 else state_whole,
         sharded_elements=sharded,
+        frozen=frozen,
+        largest=largest,
     )
+
+
+def flattened_together(stage: Stage, layout: Layout) -> tuple[int, ...]:
+    """Frozen elements of each block that FSDP1 gives a gradient all the same.
+
+    It flattens a block into one parameter, which requires a gradient if any tensor in it does
+    (torch/distributed/fsdp/fully_sharded_data_parallel.py, `use_orig_params`: "higher gradient
+    memory usage than expected").
+    """
+    if layout.engine != "fsdp1" or not stage.frozen:
+        return ()
+    return tuple(
+        sum(tensor.elements for tensor in frozen) if trained else 0
+        for trained, frozen in zip(stage.unit_tensors, stage.frozen_units, strict=False)
+    )
+
+
+def frozen_bytes(stage: Stage, layout: Layout, precision: Precision, shard: int) -> float:
+    """Bytes of weights without gradients on a rank: ZeRO-3 and FSDP shard them, others do not.
+
+    ZeRO-1 and 2 part what the optimizer updates (deepspeed/runtime/zero/stage_1_and_2.py,
+    `is_optimized_parameter`); a quantized tensor's statistics hang on the module and stay whole
+    (bitsandbytes.nn.Params4bit, `quant_state`).
+    """
+    size = 0.0
+    for tensor in stage.frozen:
+        element = tensor.stored or precision.parameter_bytes
+        ranks = _ranks(tensor, shard, layout) if _keeps_shards(layout) else 1
+        elements = float(tensor.elements)
+        if layout.engine == "fsdp2" and element >= 1:
+            elements = tensor.count * math.prod(sharded_shape(tensor.shape, ranks))
+        elif ranks > 1:
+            elements /= ranks
+        size += element * elements + tensor.statistics * tensor.elements
+    return size
 
 
 @dataclass(frozen=True)
 class Units:
-    """Elements of a stage's FSDP units: gathered with their padding, and one rank's share.
+    """A stage's FSDP units: trained elements with their padding, and one rank's share.
 
-    `feed_forward` are the elements of each block's MLP, experts and router, unpadded.
+    `feed_forward` are the elements of each block's MLP, experts and router, unpadded. `gathered`
+    and `gathered_root` are bytes of whole units, frozen weights included.
     """
 
     blocks: tuple[int, ...]
@@ -137,11 +186,13 @@ class Units:
     feed_forward: tuple[int, ...]
     root: int
     root_share: float
+    gathered: tuple[float, ...]
+    gathered_root: float
 
 
 @lru_cache(maxsize=1024)
-def stage_units(stage: Stage, layout: Layout, shard: int) -> Units:
-    """The units of a stage under FSDP.
+def stage_units(stage: Stage, layout: Layout, shard: int, element: float) -> Units:
+    """The units of a stage under FSDP, gathered in `element` bytes a weight.
 
     FSDP2 splits dimension 0 into ceil(rows / N) rows a rank; the last ranks' chunks are padded, so
     that gathered layers and reduce-scatter buffers take N times that
@@ -155,13 +206,41 @@ def stage_units(stage: Stage, layout: Layout, shard: int) -> Units:
         rows.append(known[id(tensors)])
     root, root_share, _ = _unit(stage.root_tensors, layout, shard)
     blocks, shares, feed_forward = zip(*rows, strict=True) if rows else ((), (), ())
-    return Units(blocks, shares, feed_forward, root, root_share)
+    together = flattened_together(stage, layout)
+    gathered = tuple(element * unit for unit in blocks)
+    gathered_root = element * root
+    if stage.frozen:
+        also = [
+            _frozen_gathered(tensors, layout, shard, element)
+            for tensors in (*stage.frozen_units, stage.frozen_root)
+        ]
+        gathered = tuple(own + more for own, more in zip(gathered, also, strict=False))
+        gathered_root += also[-1]
+    if together:
+        blocks = tuple(map(sum, zip(blocks, together, strict=True)))
+        shares = tuple(own + more / shard for own, more in zip(shares, together, strict=True))
+        feed_forward = tuple(map(sum, zip(feed_forward, together, strict=True)))
+    return Units(blocks, shares, feed_forward, root, root_share, gathered, gathered_root)
+
+
+def _frozen_gathered(
+    tensors: tuple[TensorClass, ...], layout: Layout, shard: int, element: float
+) -> float:
+    """Bytes of a unit's frozen weights once gathered: never in more than they are stored in."""
+    size = 0.0
+    for tensor in tensors:
+        stored = min(element, tensor.stored or element)
+        ranks = _ranks(tensor, shard, layout)
+        padded = layout.engine == "fsdp2" and stored >= 1
+        rows = math.prod(sharded_shape(tensor.shape, ranks)) * ranks if padded else tensor.elements
+        size += stored * rows
+    return size
 
 
 def _unit(tensors: tuple[TensorClass, ...], layout: Layout, shard: int) -> tuple[int, float, int]:
     gathered, share, feed_forward = 0, 0.0, 0
     for tensor in tensors:
-        ranks = _ranks(tensor, shard, layout.expert_parallel)
+        ranks = _ranks(tensor, shard, layout)
         if tensor.part in ("mlp", "experts", "router"):
             feed_forward += tensor.elements
         if layout.engine == "fsdp2":
@@ -179,9 +258,15 @@ def _keeps_shards(layout: Layout) -> bool:
     return layout.zero_stage == 3 or layout.engine in ("fsdp1", "fsdp2")
 
 
-def _ranks(tensor: TensorClass, shard: int, expert: int) -> int:
-    """Ranks that hold different parts of it: experts have a smaller data-parallel group."""
-    return max(1, shard // expert) if tensor.expert else shard
+def _ranks(tensor: TensorClass, shard: int, layout: Layout) -> int:
+    """Ranks that hold different parts of it: experts have a smaller data-parallel group.
+
+    Megatron-LM's expert data parallelism: data x context x tensor / (expert x expert tensor)
+    (megatron/core/parallel_state.py).
+    """
+    if not tensor.expert:
+        return shard
+    return max(1, shard * layout.tensor_parallel // (layout.expert_parallel * layout.expert_tensor))
 
 
 def sharded_shape(shape: tuple[int, ...], ranks: int) -> tuple[int, ...]:

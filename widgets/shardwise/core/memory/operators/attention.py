@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import ceil
 
+from shardwise.core.arrays import everywhere, least, rounded_up
 from shardwise.core.memory.operators.norms import head_norms
 from shardwise.core.memory.operators.run import Kernel, Tokens
 from shardwise.core.structure import BlockShape
@@ -21,13 +21,14 @@ def attention_kernel(shape: BlockShape, tokens: Tokens, kernel: Kernel) -> str:
         return kernel.attention
     if not shape.sdpa:
         return "eager"
-    if kernel.attention != "flash":
+    if kernel.attention in ("math", "eager"):
         return kernel.attention
-    unlike = shape.value_head_dim != shape.head_dim
-    if kernel.element_bytes == 4:
-        # In fp32 the efficient kernel runs, which knows no grouped heads.
-        return "math" if shape.kv_heads < shape.heads else "efficient"
     masked = shape.position_bias or has_mask(shape, tokens)
+    if kernel.attention == "efficient" or kernel.element_bytes == 4:
+        # The efficient kernel (flash has no fp32) knows no grouped heads; with a mask transformers
+        # repeats keys and values beforehand (integrations/sdpa_attention.py, use_gqa_in_sdpa).
+        return "math" if shape.kv_heads < shape.heads and not masked else "efficient"
+    unlike = shape.value_head_dim != shape.head_dim
     return "efficient" if unlike or masked else "flash"
 
 
@@ -37,7 +38,8 @@ def has_mask(shape: BlockShape, tokens: Tokens) -> bool:
     transformers/masking_utils.py leaves the causal mask out of SDPA while the sequence is shorter
     than the window.
     """
-    return shape.masked or 0 < shape.sliding_window <= tokens.attended
+    window = shape.sliding_window
+    return shape.masked or (window > 0 and everywhere(window <= tokens.attended))
 
 
 def attention(shape: BlockShape, tokens: Tokens, kernel: Kernel) -> Mapping[str, float]:
@@ -59,10 +61,23 @@ def attention(shape: BlockShape, tokens: Tokens, kernel: Kernel) -> Mapping[str,
         * shape.value_head_dim
         / kernel.tensor,
     }
-    if kernel.eager_modules:
+    if kernel.context_a2a and not kernel.eager_modules:
+        # Saved by attention before the all-to-all back, and after it by the output projection
+        # (transformer_engine/pytorch/attention, AttnFuncWithCPAndQKVOA2A).
+        parts["attention output"] *= 2
+    elif kernel.output_copied:
+        # flash-attn keeps (sample, token), the projection reads (token, sample): one layout for a
+        # single sample (transformer_engine/pytorch/attention, FlashAttention.forward).
+        parts["attention output"] *= 1 + least(tokens.samples - 1, 1)
+    if kernel.model_code == "megatron" and shape.qk_norm:
+        # Its inputs are views that keep the fused projection whole beside the normed copies.
+        query = shape.heads * shape.head_dim + kv * shape.head_dim
+        parts["query and key norms"] = kernel.element_bytes * tokens.count * query / kernel.tensor
+    if kernel.followed:
         parts["query and key norms"] = head_norms(shape, tokens.count, kernel)
-        if shape.rotary_cat and attention_kernel(shape, tokens, kernel) == "flash":
-            parts["attention output"] *= 2
+    glued = kernel.eager_modules and shape.rotary_cat
+    if glued and attention_kernel(shape, tokens, kernel) == "flash":
+        parts["attention output"] *= 2
     return parts
 
 
@@ -78,17 +93,27 @@ def _projected(shape: BlockShape, tokens: Tokens, kernel: Kernel, kv: int) -> in
     """Elements a token of queries, keys and values as saved.
 
     transformers: eager and memory-efficient attention read keys and values repeated to all query
-    heads; slices of a fused projection keep the whole of it alive beside rotated copies.
+    heads; slices of a fused projection keep the whole of it alive beside rotated copies, unless
+    values are copied too (repeated, or scaled in fp32 by SDPA's math).
     """
     heads, width, values = shape.heads, shape.head_dim, shape.value_head_dim
+    if kernel.model_code == "nanotron":
+        # q, k and v are made contiguous together, then keys and values once more for the rotation;
+        # rotated in place, queries keep the first copy alive (nanotron/models/llama.py).
+        together = kv * (width + values) if shape.kv_heads == heads else 0
+        return heads * width + together + kv * (width + values)
     if not kernel.eager_modules:
         return heads * width + kv * (width + values)
     ran = attention_kernel(shape, tokens, kernel)
-    if shape.kv_lora_rank:
+    if shape.kv_lora_rank and ran in ("math", "eager"):
+        return heads * (2 * width + values)
+    if shape.kv_lora_rank:  # values are a slice of the projection that also made the keys
         return heads * (2 * width + (width - shape.rope_head_dim) + values)
-    if ran != "flash" and kv > 1:  # one head is expanded as a view
+    repeated = ran != "flash" and kv > 1  # one head is expanded as a view
+    copied = ran in ("math", "eager") or (repeated and kv < heads)
+    if repeated:
         kv = heads
-    if shape.fused_qkv:
+    if shape.fused_qkv and not copied:
         whole = (heads + 2 * shape.kv_heads) * width
         return whole + ((heads + kv) * width if shape.rotary else 0)
     return heads * width + kv * (width + values)
@@ -97,8 +122,10 @@ def _projected(shape: BlockShape, tokens: Tokens, kernel: Kernel, kv: int) -> in
 def _latent(shape: BlockShape, tokens: Tokens, kernel: Kernel) -> float:
     """DeepSeek's low-rank queries, keys and values; transformers norms each latent: 8 + 4/r."""
     if not kernel.eager_modules:
-        latent = shape.q_lora_rank + shape.kv_lora_rank + shape.rope_head_dim
-        return kernel.element_bytes * tokens.count * latent
+        latent = shape.q_lora_rank + shape.kv_lora_rank
+        if kernel.model_code == "megatron":  # the norm's input and the next projection's
+            latent *= 2
+        return kernel.element_bytes * tokens.count * (latent + shape.rope_head_dim)
     ranks = shape.q_lora_rank + shape.kv_lora_rank
     norms = (shape.q_lora_rank > 0) + (shape.kv_lora_rank > 0)
     return tokens.count * ((4 + 2 * kernel.element_bytes) * ranks + 4 * norms)
@@ -117,7 +144,7 @@ def score_bytes(shape: BlockShape, tokens: Tokens, kernel: Kernel) -> float:
         return 4 * heads * tokens.count
     if kernel.eager_modules:
         return _transformers_scores(shape, tokens, kernel, ran)
-    attended = min(tokens.attended, shape.sliding_window or tokens.attended)
+    attended = least(tokens.attended, shape.sliding_window or tokens.attended)
     if kernel.model_code != "megatron":
         attended = tokens.attended  # a mask, not a shorter matrix
     cells = heads * tokens.count * attended
@@ -129,22 +156,49 @@ def _transformers_scores(shape: BlockShape, tokens: Tokens, kernel: Kernel, ran:
     """Scores of transformers' attention, traced (`data/traces/ACTIVATIONS.md`).
 
     Eager: the fp32 softmax 4as², its 16-bit cast 2as², tanh of a soft cap 2as² (gpt-oss, GPT-2,
-    BERT: one 16-bit softmax); dropout adds mask and result. SDPA's math: the fp32 softmax.
-    Efficient: log-sum-exp padded to 32 rows, and the mask (2s², for each head if it is a bias).
+    BERT: one 16-bit softmax, fp32 under autocast); dropout adds its mask and keeps its result
+    instead of the cast. SDPA's math: the fp32 softmax, and dropout's mask and result in fp32.
+    Efficient: log-sum-exp padded to 32 rows, and each sample's mask (2s², for each head if a bias).
     """
     heads, element = shape.heads / kernel.tensor, kernel.element_bytes
     cells = heads * tokens.count * tokens.attended
-    dropout = element + 1 if shape.attention_dropout else 0
-    if ran == "eager" and (shape.sinks or not shape.softmax_in_fp32):
-        return cells * (element + dropout)
+    drops = shape.attention_dropout > 0
     if ran == "eager":
-        cast = element if element < 4 else 0
-        return cells * (4 + cast + (element if shape.soft_cap else 0) + dropout)
+        softmax = softmax_bytes(shape, kernel)
+        cast = element if element < softmax else 0
+        result = element + 1 if drops else cast
+        return cells * (softmax + result + (element if shape.soft_cap else 0))
     if ran == "math":
-        return cells * (4 + dropout)
-    sums = 4 * heads * tokens.samples * 32 * ceil(tokens.length / 32)
+        return cells * (4 + (5 if drops else 0))
+    sums = 4 * heads * tokens.samples * 32 * rounded_up(tokens.length / 32)
     if shape.position_bias:
         own_mask = tokens.length * tokens.attended if shape.cross_attention else 0.0
         return sums + element * heads * tokens.length * tokens.attended + own_mask
-    masked = has_mask(shape, tokens)
-    return sums + (element * tokens.length * tokens.attended if masked else 0)
+    if not has_mask(shape, tokens):
+        return sums
+    return sums + element * tokens.count * tokens.attended
+
+
+def softmax_bytes(shape: BlockShape, kernel: Kernel) -> int:
+    """Bytes of one weight of eager attention's softmax: fp32 by its code or by autocast's list."""
+    if shape.softmax_in_fp32 and not shape.sinks:
+        return 4
+    return kernel.residual
+
+
+def mask_bytes(shape: BlockShape, tokens: Tokens, kernel: Kernel) -> float:
+    """The mask that transformers makes once a forward pass, for each sample (masking_utils.py).
+
+    In the stream's type for eager attention; bool where SDPA is handed one. T5's position bias, for
+    all samples at once, is handed on the same way, while a checkpointed first block saves no bucket
+    indices (8s², counted outside the blocks).
+    """
+    ran = attention_kernel(shape, tokens, kernel)
+    if shape.position_bias:
+        bias = kernel.residual * shape.heads / kernel.tensor - 8
+        return bias * tokens.length * tokens.attended
+    if ran == "eager":
+        return kernel.residual * tokens.count * tokens.attended if shape.causal else 0.0
+    if not has_mask(shape, tokens):
+        return 0.0
+    return tokens.count * tokens.attended

@@ -8,22 +8,23 @@ from shardwise.core.structure import BlockShape
 # Activations that transformers writes out in several operators (activations.py): the tensors of
 # the MLP's width kept by the activation alone, its result not counted. Others are one kernel that
 # keeps its input.
-_WRITTEN_OUT = {"gelu_new": 4, "gelu_fast": 4, "quick_gelu": 3}
+_WRITTEN_OUT = {"gelu_new": 4, "gelu_fast": 7, "quick_gelu": 2}
 
 
 def mlp_widths(shape: BlockShape, kernel: Kernel) -> int:
     """How many tensors of the MLP's width are saved.
 
     Plain: the activation's input and the second projection's input (8sbh + 8sbh of Korthikanti et
-    al. 2022). Gated: gate, up and their product; the separate modules of transformers and
-    torchtitan also keep the activated gate for the multiplication. transformers, traced: ReLU keeps
+    al. 2022). Gated: gate, up and their product; the separate modules of transformers, torchtitan
+    and nanotron also keep the activated gate for the multiplication; fused and compiled ones
+    compute it again (min cut of torch/_functorch/partitioners.py). transformers, traced: ReLU keeps
     its result alone, which is the second projection's input; GPT-2's `gelu_new` keeps its input,
-    tanh, 1 + tanh and 0.5 x.
+    tanh, 1 + tanh and 0.5 x; NeoX-20B's `gelu_fast` also the products inside.
     """
     if kernel.eager_modules:
-        if kernel.residual_bytes and shape.activation in _WRITTEN_OUT:
-            # Autocast computes pow in fp32: the input's copy, tanh and 1 + tanh are fp32.
-            return 7 + (3 if shape.gated else 1)
+        if kernel.autocasts and shape.activation == "gelu_new":
+            # Autocast computes pow in fp32: the input's copy, tanh, 1 + tanh (and the gate) are.
+            return 7 + (4 if shape.gated else 1)
         # T5 drops between the two projections: ReLU's result is then not the second one's input.
         dropped = shape.position_bias and shape.dropout > 0
         in_place = shape.activation == "relu" and not dropped
@@ -31,16 +32,19 @@ def mlp_widths(shape: BlockShape, kernel: Kernel) -> int:
         return kept + (3 if shape.gated else 1)
     if not shape.gated:
         return 2
-    return 4 if kernel.model_code == "torchtitan" else 3
+    return 4 if kernel.separate else 3
 
 
-def mlp_backward_widths(shape: BlockShape) -> tuple[int, int]:
+def mlp_backward_widths(shape: BlockShape, kernel: Kernel) -> tuple[int, int]:
     """(gradients, tensors already freed) of the MLP's width at the worst moment of its backward.
 
     Gated: gradients of the product, the activated gate and up while the product, read by the down
     projection only, is freed: 6f less 2f (traced). Plain: gradients of result and input; a written
-    out GELU has one more.
+    out GELU has one more. Compiled: one kernel writes the gradients of gate and up, one of them in
+    the product's place (`inplace_buffers` of torch/_inductor/config.py).
     """
+    if kernel.model_code == "compiled":
+        return 2, 1
     if shape.gated:
         return 3, 1
     if shape.activation in _WRITTEN_OUT:

@@ -22,7 +22,7 @@ def norms(shape: BlockShape, tokens: Tokens, kernel: Kernel) -> float:
     section 4.1). transformers' modules, traced (`data/traces/ACTIVATIONS.md`): see `norm_bytes`.
     """
     count = norm_count(shape)
-    if not kernel.eager_modules:
+    if not kernel.followed:
         count = 1 if shape.parallel else count
         return count * kernel.element_bytes * tokens.count * shape.hidden
     own = norm_bytes(shape, tokens.count, shape.hidden, kernel)
@@ -32,7 +32,10 @@ def norms(shape: BlockShape, tokens: Tokens, kernel: Kernel) -> float:
 
 
 def norm_bytes(shape: BlockShape, tokens: float, width: int, kernel: Kernel) -> float:
-    """Bytes that one of transformers' norms keeps over vectors of `width`, without its result.
+    """Bytes that one norm keeps over vectors of `width`, without its result.
+
+    One kernel (torch's `_fused_rms_norm`, flash-attn's Triton norm, a compiled one): its input and
+    one fp32 rsqrt, 2h + 4. transformers' modules are written out:
 
     RMSNorm (`LlamaRMSNorm.forward`): an fp32 copy of the input, the normalized product in the
     input's type and one fp32 rsqrt: 6h + 4 a token in bf16, 8h + 4 in fp32 (the input itself and
@@ -44,12 +47,16 @@ def norm_bytes(shape: BlockShape, tokens: float, width: int, kernel: Kernel) -> 
     24580.0
     """
     if shape.norm == "layernorm":
-        stream = 4 if shape.norm_in_fp32 else kernel.residual
-        return float(tokens * (stream * width + 8))
+        stream = 4 if shape.norm_in_fp32 or kernel.autocasts else kernel.residual
+        return 1.0 * tokens * (stream * width + 8)
+    if not kernel.eager_modules:
+        return 1.0 * tokens * (kernel.residual * width + 4)
     product = 4 if shape.norm_in_fp32 else kernel.residual
+    if kernel.frozen is not None and "norm" not in kernel.frozen.trained:
+        product = 0  # for the weight's gradient only
     once = 4 * width if shape.norm_in_fp32 else 0
     stream = kernel.residual if shape.position_bias and kernel.residual < 4 else 0
-    return float(tokens * ((4 + product + stream) * width + 4) + once)
+    return 1.0 * tokens * ((4 + product + stream) * width + 4) + once
 
 
 def head_norms(shape: BlockShape, tokens: float, kernel: Kernel) -> float:
@@ -59,17 +66,21 @@ def head_norms(shape: BlockShape, tokens: float, kernel: Kernel) -> float:
     heads = (shape.heads + shape.kv_heads) / kernel.tensor
     width = shape.head_dim
     # Queries and keys come from matrix products, in 16 bits also under autocast.
-    inside = Kernel(kernel.element_bytes, 1, False, kernel.attention, kernel.model_code)
+    inside = Kernel(
+        kernel.element_bytes, 1, False, kernel.attention, kernel.model_code, frozen=kernel.frozen
+    )
     return norm_bytes(shape, tokens * heads, width, inside)
 
 
 def norm_backward(shape: BlockShape, tokens: float, kernel: Kernel) -> float:
-    """Gradients and temporaries alive inside the backward of one of transformers' norms.
+    """Gradients and temporaries alive inside the backward of one norm.
 
     RMSNorm in fp32 over bf16: 22h a token (gradient, two products, pow, scale, the mean's spread,
-    and the bf16 residual gradient: `data/traces/ACTIVATIONS.md`, peak moments); LayerNorm, one
-    kernel: its gradients in and out and the residual's.
+    and the bf16 residual gradient: `data/traces/ACTIVATIONS.md`, peak moments), less the product
+    that only the weight's gradient needed; LayerNorm and norms of one kernel: the gradients in and
+    out and the residual's.
     """
-    if shape.norm == "layernorm":
+    if shape.norm == "layernorm" or not kernel.eager_modules:
         return tokens * shape.hidden * (2 * kernel.residual + kernel.residual)
-    return tokens * shape.hidden * (20 + kernel.residual)
+    product = 4 if shape.norm_in_fp32 else kernel.residual
+    return tokens * shape.hidden * (20 + kernel.residual - product)

@@ -4,14 +4,25 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from shardwise.core.arrays import is_plain
+
 
 @dataclass(frozen=True)
 class Tokens:
-    """What one rank's block sees: samples, tokens a sample on this rank, and tokens attended to."""
+    """What one rank's block sees: samples, tokens a sample on this rank, and tokens attended to.
+
+    `crossed` are the encoder's tokens that cross attention reads (0: as many as its own).
+    """
 
     samples: int
     length: float
     attended: int
+    crossed: int = 0
+
+    @property
+    def many(self) -> bool:
+        """Whether its numbers are arrays: many sizes at once."""
+        return not (is_plain(self.samples) and is_plain(self.attended))
 
     @property
     def count(self) -> float:
@@ -20,11 +31,38 @@ class Tokens:
 
 
 @dataclass(frozen=True)
+class Frozen:
+    """How a block runs whose weights do not all have gradients.
+
+    `trained` are the parts that do; `flows` is False where nothing before the block's end has any.
+    Adapters: `rank`, and how many read each activation. `dropout` says that each drops its input,
+    `cast` that adapters are fp32 under autocast; `dequantized_bytes` is the largest linear layer
+    written out from 8 or 4 bits; `keeps_inputs`: int8 layers hold their inputs all the same.
+    """
+
+    trained: tuple[str, ...] = ()
+    flows: bool = True
+    rank: int = 0
+    attention_input: int = 0
+    attention_result: int = 0
+    mlp_input: int = 0
+    mlp_result: int = 0
+    dropout: bool = False
+    cast: bool = False
+    dequantized_bytes: float = 0.0
+    keeps_inputs: bool = False
+
+
+@dataclass(frozen=True)
 class Kernel:
     """How the block is run: element bytes, tensor parallelism, attention kernel.
 
     `residual_bytes` is an element of the residual stream where that differs (0: it does not):
     under autocast the stream and the norms stay fp32 while matrix products run in 16 bits.
+    `context_a2a`: context ranks trade sequence for heads around attention, by all-to-all;
+    `gathers_inputs`: sequence parallelism saves a linear layer's input as it was gathered;
+    `output_copied`: attention's output is laid out anew for more than one sample; `expert_tensor`:
+    ranks that an expert's matrices are cut over (0: as `tensor`).
     """
 
     element_bytes: int
@@ -33,6 +71,16 @@ class Kernel:
     attention: str
     model_code: str
     residual_bytes: int = 0
+    frozen: Frozen | None = None
+    context_a2a: bool = False
+    output_copied: bool = False
+    gathers_inputs: bool = False
+    expert_tensor: int = 0
+
+    @property
+    def autocasts(self) -> bool:
+        """Whether autocast runs, over an fp32 stream or over a frozen base of 16 bits."""
+        return self.residual_bytes > 0 or (self.frozen is not None and self.frozen.cast)
 
     @property
     def residual(self) -> int:
@@ -43,3 +91,13 @@ class Kernel:
     def eager_modules(self) -> bool:
         """Whether transformers' own modules run, as traced, and not fused ones."""
         return self.model_code == "transformers"
+
+    @property
+    def separate(self) -> bool:
+        """Whether every operator saves its own inputs, over norms that are one kernel each."""
+        return self.model_code in ("torchtitan", "nanotron")
+
+    @property
+    def followed(self) -> bool:
+        """Whether the order of operators in backward is known, and not only what they save."""
+        return self.model_code != "megatron"

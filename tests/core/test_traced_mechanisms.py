@@ -1,0 +1,129 @@
+"""Mechanisms of torch and transformers that the traces brought to light, by their sources."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from shardwise.core.memory import estimate
+from shardwise.core.memory.operators.attention import attention_kernel, softmax_bytes
+from shardwise.core.memory.operators.mlp import mlp_widths
+from shardwise.core.memory.operators.run import Kernel, Tokens
+from shardwise.core.permalink import from_query, to_query
+from shardwise.core.scenario import Scenario
+from shardwise.core.structure import BlockShape
+
+VOCABULARY, HIDDEN, PARAMETERS = 128_256, 4096, 8_030_261_248  # meta-llama/Meta-Llama-3-8B
+
+
+def llama(gpus: int = 8, layout: dict[str, Any] | None = None, **training: Any) -> Scenario:
+    """Llama-3-8B on H100s, FSDP2 with fp32 shards unless said otherwise."""
+    return Scenario.from_dict(
+        {
+            "model": "llama-3-8b",
+            "cluster": {
+                "gpu": "h100-sxm-80gb",
+                "gpus_per_node": min(gpus, 8),
+                "nodes": max(1, gpus // 8),
+            },
+            "training": {"precision": "fsdp-mixed", "sequence_length": 1024, **training},
+            "layout": layout or {},
+        }
+    )
+
+
+def tensor_parallel(split: bool) -> Scenario:
+    """Eight tensor ranks in bf16, without sharding."""
+    layout = {"engine": "ddp", "tensor_parallel": 8, "vocabulary_parallel": split}
+    return llama(8, layout, precision="bf16")
+
+
+def test_transformers_plan_keeps_the_embedding_whole() -> None:
+    """`base_model_tp_plan` names no embedding: seven eighths of it more on each of eight ranks."""
+    split, whole = (
+        estimate(tensor_parallel(value)).phases["between steps"] for value in (True, False)
+    )
+    more = whole["parameters"] - split["parameters"]
+    assert more == 2 * VOCABULARY * HIDDEN * 7 / 8
+
+
+def test_logits_are_whole_without_vocabulary_parallelism() -> None:
+    """transformers gathers logits: 10 bytes a cell in forward; `loss_parallel` has 14 an eighth."""
+    split, whole = (estimate(tensor_parallel(value)).phases["forward"] for value in (True, False))
+    cells = 1024 * VOCABULARY
+    assert whole["logits and loss"] == 10 * cells
+    assert split["logits and loss"] == 14 * cells / 8
+
+
+def test_a_split_embedding_has_a_whole_gradient() -> None:
+    """DTensor's embedding backward makes all rows, and the slice keeps them (traced)."""
+    parts = estimate(tensor_parallel(True)).phases["optimizer step"]
+    extra = parts["gradients"] - parts["parameters"]
+    assert extra == 2 * VOCABULARY * HIDDEN * 7 / 8
+
+
+@pytest.mark.parametrize("split", [True, False])
+def test_vocabulary_parallel_survives_dict_and_link(split: bool) -> None:
+    """The field comes back from `to_dict` and from a permalink."""
+    scenario = tensor_parallel(split)
+    assert Scenario.from_dict(scenario.to_dict()) == scenario
+    opened = from_query(to_query(scenario))
+    assert opened.scenario == scenario
+    assert not opened.notes
+
+
+@pytest.mark.parametrize(
+    ("kv_heads", "window", "expected"),
+    [(32, 0, "efficient"), (8, 0, "math"), (8, 512, "efficient")],
+)
+def test_the_efficient_kernel_knows_no_grouped_heads(
+    kv_heads: int, window: int, expected: str
+) -> None:
+    """`use_gqa_in_sdpa` hands grouped heads on unless there is a mask; then they are repeated."""
+    shape = BlockShape(4096, 32, kv_heads, 128, 128, 14336, True, sliding_window=window)
+    kernel = Kernel(2, 1, False, "efficient", "transformers")
+    assert attention_kernel(shape, Tokens(1, 1024, 1024), kernel) == expected
+
+
+def test_adamw_as_a_loop_has_two_tensors_at_once() -> None:
+    """torch/optim/adamw.py `_single_tensor_adamw`: (exp_avg_sq.sqrt() / ...) of one parameter."""
+    loop = estimate(llama(optimizer_implementation="for-loop"))
+    fused = estimate(llama(optimizer_implementation="fused"))
+    temporary = loop.phases["optimizer step"]["buffers"]
+    assert fused.phases["optimizer step"]["buffers"] == 0
+    assert temporary == 2 * 4 * VOCABULARY * HIDDEN / 8
+
+
+def test_one_rank_alone_gathers_nothing_ahead() -> None:
+    """FSDP2 skips the all-gather in a group of one: only the root is whole at forward's end."""
+    parts = estimate(llama(1)).phases["forward"]
+    assert parts["gathered layers"] == 2 * (2 * VOCABULARY * HIDDEN + HIDDEN)
+
+
+def test_replicas_of_shards_hold_their_all_reduce_inputs() -> None:
+    """With accumulation each reduced shard waits beside the gradients until backward ends."""
+    peaks = {}
+    for shard in (16, 8):
+        scenario = llama(16, {"shard": shard}, global_batch=32)
+        peaks[shard] = estimate(scenario).phases["gradients complete"]["buffers"]
+    root = 2 * VOCABULARY * HIDDEN + HIDDEN
+    waiting = 4 * (PARAMETERS - root) / 8
+    assert peaks[8] - peaks[16] == pytest.approx(waiting, rel=1e-3)
+
+
+def test_autocast_runs_every_softmax_in_fp32() -> None:
+    """softmax is on autocast's fp32 list, whatever the model's code asks for."""
+    shape = BlockShape(768, 12, 12, 64, 64, 3072, softmax_in_fp32=False)
+    plain = Kernel(2, 1, False, "eager", "transformers")
+    cast = Kernel(2, 1, False, "eager", "transformers", residual_bytes=4)
+    assert (softmax_bytes(shape, plain), softmax_bytes(shape, cast)) == (2, 4)
+
+
+@pytest.mark.parametrize(
+    ("activation", "kept"), [("gelu_fast", 8), ("gelu_new", 5), ("quick_gelu", 3), ("gelu", 2)]
+)
+def test_written_out_activations_keep_their_products(activation: str, kept: int) -> None:
+    """Each product with a tensor keeps both factors (transformers/activations.py)."""
+    shape = BlockShape(768, 12, 12, 64, 64, 3072, activation=activation)
+    assert mlp_widths(shape, Kernel(2, 1, False, "flash", "transformers")) == kept

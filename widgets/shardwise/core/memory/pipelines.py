@@ -1,0 +1,85 @@
+"""What pipelines keep: micro-batches in flight, and the tensors that stages hand to one another."""
+
+from __future__ import annotations
+
+from shardwise.core.arrays import least
+from shardwise.core.layout import Layout
+from shardwise.core.memory.megatron import micro_batch_tokens, runs_megatron
+from shardwise.core.scenario import Scenario
+
+
+def interleaved_in_flight(micro_batches: float, layout: Layout, index: int) -> float:
+    """Micro-batches' worth of a stage's layers that interleaved 1F1B keeps on stage `index`.
+
+    Before its first backward a rank runs 2(p - i - 1) + (v - 1)p chunks forward, and one more
+    (Narayanan et al. 2021, section 2.2; megatron/core/pipeline_parallel/schedules.py,
+    `get_pp_rank_microbatches`): over v that is p + (p - 1)/v on the first stage, and still
+    (v - 1)p/v + 1/v on the last.
+
+    >>> interleaved_in_flight(16, Layout(pipeline_parallel=4, virtual_stages=2), 0)
+    5.5
+    >>> interleaved_in_flight(16, Layout(pipeline_parallel=4, virtual_stages=2), 3)
+    2.5
+    """
+    stages, chunks = layout.pipeline_parallel, layout.virtual_stages
+    ahead = 2 * (stages - index - 1) + (stages * (chunks - 1)) + 1
+    return least(1.0 * micro_batches, ahead / chunks)
+
+
+def handed_on_bytes(scenario: Scenario, index: int) -> float:
+    """The gradient of a stage's input, referenced until the next micro-batch's is made.
+
+    megatron/core/pipeline_parallel/schedules.py, `input_tensor_grad` in
+    `forward_backward_pipelining_without_interleaving`: every stage but the first.
+    """
+    if index == 0 or not runs_megatron(scenario):
+        return 0.0
+    return _hidden_bytes(scenario)
+
+
+def retained_input_bytes(scenario: Scenario, index: int) -> float:
+    """The last input that each model chunk received, and its gradient, until the next one comes.
+
+    megatron/core/models/gpt/gpt_model.py: `set_input_tensor` keeps the input in the decoder, and
+    the schedule had its gradient retained. The first chunk of all reads token ids.
+    """
+    if not runs_megatron(scenario) or scenario.layout.pipeline_parallel == 1:
+        return 0.0
+    chunks = scenario.layout.virtual_stages - (1 if index == 0 else 0)
+    return 2 * chunks * _hidden_bytes(scenario)
+
+
+def _hidden_bytes(scenario: Scenario) -> float:
+    layout, element = scenario.layout, scenario.training.precision.compute_bytes
+    whole = element * micro_batch_tokens(scenario) * scenario.model.hidden
+    return whole / (layout.tensor_parallel if layout.sequence_parallel else 1)
+
+
+def kept_output_bytes(scenario: Scenario, index: int) -> float:
+    """A stage's output, kept by DeepSpeed's and torch's pipelines for micro-batches in flight.
+
+    deepspeed/runtime/pipe/engine.py: `pipe_buffers["outputs"]` is freed after the micro-batch's
+    backward, as `fwd_cache` of torch/distributed/pipelining/stage.py and nanotron's
+    `microbatches_activations_requiring_backward` are; Megatron-LM frees the data of what it has
+    sent (`deallocate_output_tensor`).
+    """
+    layout, precision = scenario.layout, scenario.training.precision
+    if layout.engine == "megatron" or index == layout.pipeline_parallel - 1:
+        return 0.0
+    whole = precision.compute_bytes * micro_batch_tokens(scenario) * scenario.model.hidden
+    return whole / (layout.tensor_parallel if layout.sequence_parallel else 1)
+
+
+def receive_buffer_bytes(scenario: Scenario, index: int) -> float:
+    """Buffers into which torch's pipeline receives: one for each micro-batch of the step.
+
+    torch/distributed/pipelining/stage.py, `_prepare_forward_infra` and `_prepare_backward_infra`:
+    inputs on every stage but the first, gradients of outputs on every stage but the last.
+    """
+    layout, precision = scenario.layout, scenario.training.precision
+    last = layout.pipeline_parallel - 1
+    if layout.engine not in ("ddp", "zero-redundancy", "fsdp1", "fsdp2") or last == 0:
+        return 0.0
+    whole = precision.compute_bytes * micro_batch_tokens(scenario) * scenario.model.hidden
+    each = whole / (layout.tensor_parallel if layout.sequence_parallel else 1)
+    return scenario.micro_batches * each * ((index > 0) + (index < last))
