@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 
-from shardwise.core.adapters import Trainable, check_trainable, trained_parameters, trained_tensors
+from shardwise.core.adapters import check_trainable, trained_parameters, trained_tensors
 from shardwise.core.catalogue import load_model
 from shardwise.core.errors import ScenarioError
 from shardwise.core.memory import MemoryReport, estimate
 from shardwise.core.memory.report import PARTS
 from shardwise.core.model import Model
 from shardwise.core.scenario import Scenario
+from shardwise.core.trainable import Trainable
 
 MODELS = Path(__file__).parents[2] / "data" / "models"
 

@@ -13,8 +13,9 @@ from shardwise.core.attempts import Attempt
 from shardwise.core.decision import EXHAUSTED, Decision, decide
 from shardwise.core.errors import ScenarioError
 from shardwise.core.memory import estimate
-from shardwise.core.memory.states import rule_of_sixteen
-from shardwise.core.scenario import Scenario, divides_heads
+from shardwise.core.memory.rule_of_sixteen import rule_of_sixteen
+from shardwise.core.scenario import Scenario
+from shardwise.core.scenario_checks import divides_heads
 from shardwise.core.strategies import (
     STRATEGIES,
     layout_for,

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shardwise.core.engines import ENGINES, SCHEDULES
 from shardwise.core.errors import ScenarioError
-from shardwise.core.layout import ENGINES, SCHEDULES, Layout
+from shardwise.core.layout import Layout
 
 
 def test_the_default_is_fully_sharded_fsdp2() -> None:

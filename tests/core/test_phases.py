@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from shardwise.core.errors import ScenarioError
 from shardwise.core.memory import MemoryReport, estimate
-from shardwise.core.memory.buffers import cast_copies
+from shardwise.core.memory.autocast import cast_copies
 from shardwise.core.memory.phases import in_flight, stage_activations
 from shardwise.core.memory.report import PARTS, PHASES
 from shardwise.core.memory.reserve import COMMUNICATOR_BYTES, CONTEXT_BYTES, device_bytes

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardwise.core import catalogue
+from shardwise.core.engines import ENGINES, SCHEDULES
 from shardwise.core.errors import ScenarioError
-from shardwise.core.layout import ENGINES, SCHEDULES
 from shardwise.core.optimizers import OPTIMIZERS
 from shardwise.core.precision import DTYPE_BYTES, POLICIES
 from shardwise.core.scenario import Scenario

@@ -14,13 +14,10 @@ from hypothesis import strategies as st
 
 from shardwise.core.catalogue import data_root, load_model
 from shardwise.core.memory import estimate
-from shardwise.core.memory.stages import Stage, even_layers, local_shape, stages_of
-from shardwise.core.memory.states import (
-    bytes_per_parameter,
-    sharded_shape,
-    stage_states,
-    zero_state_bytes,
-)
+from shardwise.core.memory.rule_of_sixteen import bytes_per_parameter, zero_state_bytes
+from shardwise.core.memory.stages import Stage, even_layers, stages_of
+from shardwise.core.memory.states import sharded_shape, stage_states
+from shardwise.core.memory.tensor_classes import local_shape
 from shardwise.core.model import Model
 from shardwise.core.optimizers import OPTIMIZERS, state_bytes
 from shardwise.core.precision import POLICIES

@@ -9,6 +9,7 @@ import pytest
 from shardwise.core.memory import MemoryReport, estimate
 from shardwise.core.memory.activations import Kernel, Tokens, block_saved, kept_bytes
 from shardwise.core.memory.loss import loss_bytes
+from shardwise.core.memory.operators.per_op import kept_results
 from shardwise.core.memory.pools import stranded_bytes
 from shardwise.core.scenario import Scenario
 from shardwise.core.structure import BlockShape
@@ -56,17 +57,18 @@ def test_nanotron_keeps_queries_in_the_copy_of_all_three() -> None:
 
 def test_per_op_keeps_every_first_of_two_products() -> None:
     """The input, q, v, gate and down's result, and what flash attention gives: 63,616 B a token."""
-    saved = block_saved(LLAMA, ONE, kernel("torchtitan"))
+    torchtitan = kernel("torchtitan")
+    saved, results = (f(LLAMA, ONE, torchtitan) for f in (block_saved, kept_results))
     by_hand = 2 * (4096 + 4096 + 1024 + 14336 + 4096) + 2 * 4096 + 4 * 32
-    assert kept_bytes(saved, "per-op") == by_hand == 63_616
+    assert kept_bytes(saved, "per-op", results[0]) == by_hand == 63_616
     assert kept_bytes(saved, "full") < by_hand < saved.total
 
 
 def test_a_joined_projection_is_one_product() -> None:
     """qkv, (o), up, (down) of a GPT block: the first and the third product of four."""
     joined = BlockShape(4096, 32, 32, 128, 128, 16384, activation="gelu", fused_qkv=True)
-    kept = kept_bytes(block_saved(joined, ONE, kernel("torchtitan")), "per-op")
-    assert kept == 2 * (4096 + 3 * 4096 + 16384) + 2 * 4096 + 4 * 32
+    kept = kept_results(joined, ONE, kernel("torchtitan"))[0]
+    assert kept == 2 * (3 * 4096 + 16384) + 2 * 4096 + 4 * 32
 
 
 def test_gathered_inputs_are_whole_on_every_rank() -> None:

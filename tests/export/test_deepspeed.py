@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardwise.core.errors import ScenarioError
-from shardwise.core.memory import buffers
+from shardwise.core.memory import deepspeed as buckets
 from shardwise.core.optimizers import OPTIMIZERS
 from shardwise.core.precision import POLICIES
 from shardwise.core.scenario import Scenario
@@ -81,10 +81,10 @@ def test_the_written_sizes_are_deepspeeds_defaults_and_the_estimates(stage: int)
         "contiguous_gradients",
     ):
         assert getattr(read, name) == getattr(default, name)
-    assert default.reduce_bucket_size == buffers.REDUCE_BUCKET
-    assert default.allgather_bucket_size == buffers.ALLGATHER_BUCKET
-    assert default.prefetch_bucket_size == buffers.PREFETCH_BUCKET
-    assert default.max_live_parameters == buffers.MAX_LIVE_PARAMETERS
+    assert default.reduce_bucket_size == buckets.REDUCE_BUCKET
+    assert default.allgather_bucket_size == buckets.ALLGATHER_BUCKET
+    assert default.prefetch_bucket_size == buckets.PREFETCH_BUCKET
+    assert default.max_live_parameters == buckets.MAX_LIVE_PARAMETERS
 
 
 @pytest.mark.parametrize("device", ["cpu", "nvme"])

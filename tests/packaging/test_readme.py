@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from shardwise.core.memory.states import rule_of_sixteen
+from shardwise.core.memory.rule_of_sixteen import rule_of_sixteen
 from shardwise.core.scenario import Scenario
 from shardwise.core.units import format_gb
 

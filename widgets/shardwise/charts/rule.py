@@ -6,7 +6,7 @@ from typing import Any
 
 from shardwise.charts.theme import EDGE, PART_COLORS, label_color
 from shardwise.core.adapters import trained_parameters
-from shardwise.core.memory.states import bytes_per_parameter, rule_of_sixteen
+from shardwise.core.memory.rule_of_sixteen import bytes_per_parameter, rule_of_sixteen
 from shardwise.core.scenario import Scenario
 from shardwise.core.units import GB, format_count, format_gb
 

@@ -9,25 +9,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from shardwise.core.engines import CONTEXT_EXCHANGES, ENGINES, OFFLOADS, SCHEDULES, zero_stage
 from shardwise.core.errors import ScenarioError
 from shardwise.core.fields import choice, flag, section, whole
+from shardwise.core.hashed import hashed_once
+from shardwise.core.layout_checks import check_experts, check_layout
 
-ENGINES = ("ddp", "zero-redundancy", "fsdp1", "fsdp2", "deepspeed", "megatron", "nanotron")
-SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero-bubble")
-OFFLOADS = ("none", "cpu", "nvme")
-CONTEXT_EXCHANGES = ("p2p", "a2a")
-ZERO_STAGES: Mapping[str, tuple[int, ...]] = {
-    "ddp": (0,),
-    "zero-redundancy": (1,),
-    "fsdp1": (2, 3),
-    "fsdp2": (2, 3),
-    "deepspeed": (0, 1, 2, 3),
-    "megatron": (0, 1),
-    "nanotron": (0, 1),
-}
 _MOST = 1_000_000
 
 
+@hashed_once
 @dataclass(frozen=True)
 class Layout:
     """One way to lay a model over ranks.
@@ -137,27 +128,10 @@ class Layout:
         shard = self.shard if self.shard is not None else (group if self.zero_stage else 1)
         if group % shard:
             raise ScenarioError("layout.shard", shard, f"a divisor of data x context = {group}")
-        self._check_experts(group)
+        check_experts(self, group)
+        if (data_parallel, shard) == (self.data_parallel, self.shard):
+            return self  # caches find the same object at once
         return replace(self, data_parallel=data_parallel, shard=shard)
-
-    def _check_experts(self, group: int) -> None:
-        """Refuse expert degrees that do not fold into data x context (x tensor) ranks."""
-        if self.expert_tensor_parallel is None:
-            if group % self.expert_parallel:
-                raise ScenarioError(
-                    "layout.expert_parallel",
-                    self.expert_parallel,
-                    f"a divisor of data x context = {group}: expert parallelism is folded into it",
-                )
-            return
-        ranks = group * self.tensor_parallel
-        if ranks % (self.expert_parallel * self.expert_tensor_parallel):
-            raise ScenarioError(
-                "layout.expert_tensor_parallel",
-                self.expert_tensor_parallel,
-                f"a degree that divides data x context x tensor = {ranks} together with "
-                f"expert_parallel {self.expert_parallel}",
-            )
 
     @classmethod
     def from_dict(cls, value: object) -> Layout:
@@ -175,43 +149,27 @@ class Layout:
             engine=engine,
             data_parallel=_optional(given, "data_parallel"),
             shard=_optional(given, "shard"),
-            zero_stage=_zero_stage(given, engine),
+            zero_stage=zero_stage(given, engine),
             tensor_parallel=_degree(given, "tensor_parallel"),
-            sequence_parallel=_flag(given, "sequence_parallel"),
+            sequence_parallel=_flag(given, "sequence_parallel", False),
             context_parallel=_degree(given, "context_parallel"),
             expert_parallel=_degree(given, "expert_parallel"),
             pipeline_parallel=pipeline,
             virtual_stages=_degree(given, "virtual_stages"),
-            schedule=choice(given.get("schedule", "1f1b"), "layout.schedule", SCHEDULES),
+            schedule=_choice(given, "schedule", "1f1b", SCHEDULES),
             layers_per_stage=_layers(given.get("layers_per_stage"), pipeline),
             offload_optimizer=_offload(offload, "optimizer"),
             offload_parameters=_offload(offload, "parameters"),
-            gradient_as_bucket_view=_flag(given, "gradient_as_bucket_view"),
-            reduce_bucket_elements=whole(
-                given.get("reduce_bucket_elements", 500_000_000),
-                "layout.reduce_bucket_elements",
-                1,
-                10**12,
-            ),
-            overlap_comm=None
-            if given.get("overlap_comm") is None
-            else flag(given["overlap_comm"], "layout.overlap_comm"),
-            vocabulary_parallel=flag(
-                given.get("vocabulary_parallel", True), "layout.vocabulary_parallel"
-            ),
+            gradient_as_bucket_view=_flag(given, "gradient_as_bucket_view", False),
+            reduce_bucket_elements=_whole(given, "reduce_bucket_elements", 500_000_000, 10**12),
+            overlap_comm=_undecided(given, "overlap_comm"),
+            vocabulary_parallel=_flag(given, "vocabulary_parallel", True),
             expert_tensor_parallel=_optional(given, "expert_tensor_parallel"),
-            gradient_accumulation_fusion=flag(
-                given.get("gradient_accumulation_fusion", True),
-                "layout.gradient_accumulation_fusion",
-            ),
-            regather_inputs=None
-            if given.get("regather_inputs") is None
-            else _flag(given, "regather_inputs"),
-            context_exchange=choice(
-                given.get("context_exchange", "p2p"), "layout.context_exchange", CONTEXT_EXCHANGES
-            ),
+            gradient_accumulation_fusion=_flag(given, "gradient_accumulation_fusion", True),
+            regather_inputs=_undecided(given, "regather_inputs"),
+            context_exchange=_choice(given, "context_exchange", "p2p", CONTEXT_EXCHANGES),
         )
-        layout._check()
+        check_layout(layout)
         return layout
 
     def to_dict(self) -> dict[str, object]:
@@ -226,45 +184,6 @@ class Layout:
         }
         return values
 
-    def _check(self) -> None:
-        if self.sequence_parallel and self.tensor_parallel == 1:
-            raise ScenarioError("layout.sequence_parallel", True, "False when tensor_parallel is 1")
-        if self.schedule == "interleaved" and self.virtual_stages < 2:
-            raise ScenarioError(
-                "layout.virtual_stages",
-                self.virtual_stages,
-                "2 or more with the interleaved schedule",
-            )
-        if self.virtual_stages > 1 and self.schedule != "interleaved":
-            raise ScenarioError(
-                "layout.schedule", self.schedule, "interleaved when virtual_stages is over 1"
-            )
-        if self.virtual_stages > 1 and self.pipeline_parallel == 1:
-            raise ScenarioError(
-                "layout.virtual_stages", self.virtual_stages, "1 without pipeline parallelism"
-            )
-        if self.offload_parameters != "none" and self.zero_stage != 3:
-            raise ScenarioError(
-                "layout.offload.parameters",
-                self.offload_parameters,
-                "none unless zero_stage is 3",
-                "only sharded parameters can be offloaded",
-            )
-        if self.offload_optimizer != "none" and (self.engine, self.zero_stage) == ("deepspeed", 0):
-            raise ScenarioError(
-                "layout.offload.optimizer",
-                self.offload_optimizer,
-                "none with zero_stage 0",
-                "offloading is part of ZeRO: take stage 1, 2 or 3",
-            )
-        if self.offload_optimizer != "none" and self.engine in ("ddp", "zero-redundancy"):
-            raise ScenarioError(
-                "layout.offload.optimizer",
-                self.offload_optimizer,
-                f"none with engine {self.engine}",
-                "choose deepspeed, fsdp2, fsdp1 or megatron",
-            )
-
 
 _KEYS = (
     *(k for k in Layout.__dataclass_fields__ if not k.startswith("offload_")),
@@ -273,45 +192,32 @@ _KEYS = (
 )
 
 
+def _whole(given: Mapping[str, object], key: str, default: int, most: int) -> int:
+    return whole(given.get(key, default), f"layout.{key}", 1, most)
+
+
 def _degree(given: Mapping[str, object], key: str) -> int:
-    return whole(given.get(key, 1), f"layout.{key}", 1, _MOST)
+    return _whole(given, key, 1, _MOST)
 
 
 def _optional(given: Mapping[str, object], key: str) -> int | None:
     return None if given.get(key) is None else whole(given[key], f"layout.{key}", 1, _MOST)
 
 
-def _flag(given: Mapping[str, object], key: str) -> bool:
-    return flag(given.get(key, False), f"layout.{key}")
+def _flag(given: Mapping[str, object], key: str, default: bool) -> bool:
+    return flag(given.get(key, default), f"layout.{key}")
+
+
+def _undecided(given: Mapping[str, object], key: str) -> bool | None:
+    return None if given.get(key) is None else flag(given[key], f"layout.{key}")
+
+
+def _choice(given: Mapping[str, object], key: str, default: str, allowed: tuple[str, ...]) -> str:
+    return choice(given.get(key, default), f"layout.{key}", allowed)
 
 
 def _offload(given: Mapping[str, object], key: str) -> str:
     return choice(given.get(key, "none"), f"layout.offload.{key}", OFFLOADS)
-
-
-def _zero_stage(given: Mapping[str, object], engine: str) -> int:
-    """The stage asked for; for FSDP, `reshard_after_forward` says 3 (True) or 2 (False)."""
-    allowed = ZERO_STAGES[engine]
-    reshard = given.get("reshard_after_forward")
-    if reshard is not None and engine in ("fsdp1", "fsdp2"):
-        from_reshard = 3 if flag(reshard, "layout.reshard_after_forward") else 2
-        if given.get("zero_stage") not in (None, from_reshard):
-            raise ScenarioError(
-                "layout.reshard_after_forward",
-                reshard,
-                f"{given['zero_stage'] == 3} with zero_stage {given['zero_stage']}",
-                "give one of the two",
-            )
-        return from_reshard
-    stage = whole(given.get("zero_stage", allowed[-1]), "layout.zero_stage", 0, 3)
-    if stage not in allowed:
-        listed = " or ".join(str(s) for s in allowed)
-        raise ScenarioError("layout.zero_stage", stage, f"{listed} with engine {engine}")
-    if reshard is not None and flag(reshard, "layout.reshard_after_forward") != (stage == 3):
-        raise ScenarioError(
-            "layout.reshard_after_forward", reshard, f"{stage == 3} with zero_stage {stage}"
-        )
-    return stage
 
 
 def _layers(value: object, pipeline: int) -> tuple[int, ...] | None:

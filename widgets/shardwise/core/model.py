@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
 from typing import Any
 
+from shardwise.core.hashed import hashed_once
 from shardwise.core.structure import BlockShape, Module, Tensor
 
 __all__ = ["BlockShape", "Model", "Module", "Tensor"]
 
 
+@hashed_once
 @dataclass(frozen=True)
 class Model:
     """One model: its modules in forward order and what is known or assumed about it.
@@ -72,14 +74,6 @@ class Model:
         from shardwise.core.architectures.parameters_only import decoder_of
 
         return decoder_of(parameters, name)
-
-    def __hash__(self) -> int:
-        """Computed once: caches keyed by a scenario would otherwise hash every tensor each time."""
-        return self._hash
-
-    @cached_property
-    def _hash(self) -> int:
-        return hash(tuple(getattr(self, field.name) for field in fields(self)))
 
     @cached_property
     def parameters(self) -> int:

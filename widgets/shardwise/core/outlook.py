@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from shardwise.core.adapters import QUANTIZED, trained_parameters
+from shardwise.core.adapters import trained_parameters
 from shardwise.core.advice import adjustments, with_changes
 from shardwise.core.cluster import MAX_NODES
 from shardwise.core.layout import Layout
 from shardwise.core.memory import estimate
 from shardwise.core.scenario import Scenario
 from shardwise.core.strategies import STRATEGIES, context_degrees, scenario_for
+from shardwise.core.trainable import QUANTIZED
 from shardwise.core.units import format_count, format_gib
 
 _MOST_NODES = 4096

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from shardwise.core.errors import ScenarioError, unknown_key
+from shardwise.core.hashed import hashed_once
 
 DTYPE_BYTES: Mapping[str, int] = {
     "fp32": 4,
@@ -22,6 +23,7 @@ STATE_BYTES: Mapping[str, float] = {**DTYPE_BYTES, "fp8+fp16": 1.5}
 """Bytes of one element of optimizer state; `fp8+fp16`: first moments in fp8, second in fp16."""
 
 
+@hashed_once
 @dataclass(frozen=True)
 class Precision:
     """Storage types of one training run; each field is a key of `DTYPE_BYTES`.

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from shardwise.core.errors import ScenarioError
 from shardwise.core.layout import Layout
-from shardwise.core.scenario import Scenario, divides_heads
+from shardwise.core.scenario import Scenario
+from shardwise.core.scenario_checks import divides_heads
 
 
 @dataclass(frozen=True)

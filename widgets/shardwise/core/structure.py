@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass
 from functools import cached_property
 
+from shardwise.core.hashed import hashed_once
+
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
@@ -27,6 +29,7 @@ class Tensor:
         return math.prod(self.shape)
 
 
+@hashed_once
 @dataclass(frozen=True)
 class BlockShape:
     """What the activation formulas need of one block; 0 or False where it does not apply.

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from shardwise.core.adapters import ALL, Trainable
 from shardwise.core.errors import ScenarioError
 from shardwise.core.fields import choice, section, whole
 from shardwise.core.optimizers import OPTIMIZERS
 from shardwise.core.precision import POLICIES, Precision, precision_from, precision_to
+from shardwise.core.trainable import ALL, Trainable
 
 IMPLEMENTATIONS = ("foreach", "fused", "for-loop")
 ATTENTIONS = ("flash", "efficient", "math", "eager")

@@ -6,11 +6,7 @@ import json
 
 from shardwise.core.errors import ScenarioError
 from shardwise.core.layout import Layout
-from shardwise.core.memory.buffers import (
-    ALLGATHER_BUCKET,
-    MAX_LIVE_PARAMETERS,
-    PREFETCH_BUCKET,
-)
+from shardwise.core.memory.deepspeed import ALLGATHER_BUCKET, MAX_LIVE_PARAMETERS, PREFETCH_BUCKET
 from shardwise.core.scenario import Scenario
 from shardwise.export.axes import data_parallel_only
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from shardwise.core.cluster import Cluster
-from shardwise.core.layout import ZERO_STAGES
+from shardwise.core.engines import ZERO_STAGES
 
 _ENGINE_OF_STAGE = {0: "ddp", 1: "zero-redundancy", 2: "fsdp2", 3: "fsdp2"}
 

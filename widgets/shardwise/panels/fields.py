@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from shardwise.core import catalogue
-from shardwise.core.layout import ENGINES, OFFLOADS, SCHEDULES
+from shardwise.core.engines import ENGINES, OFFLOADS, SCHEDULES
 from shardwise.core.optimizers import OPTIMIZERS
 from shardwise.core.precision import POLICIES
 from shardwise.core.training import ATTENTIONS, IMPLEMENTATIONS, LOSSES, MODEL_CODES

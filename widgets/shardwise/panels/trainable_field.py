@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import ipywidgets as widgets
 
-from shardwise.core.adapters import Trainable
+from shardwise.core.trainable import Trainable
 from shardwise.panels.controls import Choice, Number, _note
 
 ALL, GIVEN = "all", "given"

@@ -9,7 +9,8 @@ transformers' own modules (`data/traces/ACTIVATIONS.md`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 from shardwise.core.arrays import there
 from shardwise.core.memory.operators.attention import attention, attention_kernel, score_bytes
@@ -17,30 +18,19 @@ from shardwise.core.memory.operators.experts import routed_experts
 from shardwise.core.memory.operators.frozen import without_weights
 from shardwise.core.memory.operators.mlp import mlp_widths
 from shardwise.core.memory.operators.norms import norms
-from shardwise.core.memory.operators.per_op import kept_results
 from shardwise.core.memory.operators.run import Kernel, Tokens
 from shardwise.core.structure import BlockShape
 
 __all__ = ["Kernel", "Saved", "Tokens", "block_saved", "kept_bytes", "recomputed_bytes"]
 
 
-@dataclass(frozen=True)
-class Saved:
-    """Bytes saved by one block: by operator, without checkpointing.
-
-    `kept_results` are those of checkpointing by operator, `last_result` is the last of them.
-    """
+class Saved(NamedTuple):
+    """Bytes saved by one block: by operator, and all together, without checkpointing."""
 
     operators: tuple[tuple[str, float], ...]
     score_bytes: float
     input_bytes: float
-    kept_results: float = 0.0
-    last_result: float = 0.0
-
-    @property
-    def total(self) -> float:
-        """All operators together."""
-        return sum(size for _, size in self.operators)
+    total: float
 
 
 def block_saved(shape: BlockShape, tokens: Tokens, kernel: Kernel) -> Saved:
@@ -83,7 +73,7 @@ def block_saved(shape: BlockShape, tokens: Tokens, kernel: Kernel) -> Saved:
         scores = operators.get("attention scores", 0.0)
     kept = tuple((name, size) for name, size in operators.items() if there(size))
     entering = kernel.residual * tokens.count * shape.hidden / outside
-    return Saved(kept, scores, entering, *kept_results(shape, tokens, kernel))
+    return Saved(kept, scores, entering, sum(operators.values()))
 
 
 def _feed_forward(
@@ -112,16 +102,16 @@ def _feed_forward(
     return operators
 
 
-def kept_bytes(saved: Saved, checkpointing: str) -> float:
+def kept_bytes(saved: Saved, checkpointing: str, results: float = 0.0) -> float:
     """Bytes that a block keeps until its backward under one kind of checkpointing.
 
     `full` keeps the block's input, 2sbh; `selective` recomputes the core attention and keeps the
     rest (Korthikanti et al. 2022, section 5 and equation 6), which with FlashAttention saves
-    nothing more, since that kernel recomputes the scores already. `per-op` is torchtitan's kind
-    (`operators/per_op.py`).
+    nothing more, since that kernel recomputes the scores already. `per-op` is torchtitan's kind:
+    `results` are those that it keeps (`operators/per_op.py`).
     """
     if checkpointing == "per-op":
-        return saved.input_bytes + saved.kept_results
+        return saved.input_bytes + results
     if checkpointing == "full":
         return saved.input_bytes
     if checkpointing == "selective":
@@ -129,8 +119,12 @@ def kept_bytes(saved: Saved, checkpointing: str) -> float:
     return saved.total
 
 
-def recomputed_bytes(saved: Saved, checkpointing: str) -> float:
-    """The working set of one block's recomputation in backward, over what it kept."""
-    if checkpointing == "per-op":
-        return saved.total + saved.last_result - kept_bytes(saved, checkpointing)
-    return saved.total - kept_bytes(saved, checkpointing)
+def recomputed_bytes(
+    saved: Saved, checkpointing: str, results: tuple[float, float] = (0.0, 0.0)
+) -> float:
+    """The working set of one block's recomputation in backward, over what it kept.
+
+    The second of `results` is the last one kept, which `per-op` recomputes as well.
+    """
+    kept = kept_bytes(saved, checkpointing, results[0])
+    return saved.total + results[1] - kept

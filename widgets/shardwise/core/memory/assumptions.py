@@ -47,7 +47,11 @@ def assumptions_of(scenario: Scenario) -> tuple[str, ...]:
             "micro-batch (torch.distributed.pipelining)."
         )
     if layout.sequence_parallel:
-        again = "gathered again in backward" if gathers_again(scenario) else "kept as gathered"
+        again = (
+            "gathered again in backward"
+            if gathers_again(layout, training.model_code)
+            else "kept as gathered"
+        )
         lines.append(f"Sequence parallelism: inputs of linear layers are {again}.")
     if training.activation_checkpointing == "per-op":
         lines.append(

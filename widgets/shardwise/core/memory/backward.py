@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from shardwise.core.arrays import highest
+from shardwise.core.arrays import first_highest
 from shardwise.core.layout import Layout
 from shardwise.core.memory.buffers import (
     all_reduce_held,
@@ -21,8 +21,7 @@ from shardwise.core.memory.walk import Step, Walk
 from shardwise.core.precision import Precision
 
 
-@dataclass(frozen=True)
-class BlockMemory:
+class BlockMemory(NamedTuple):
     """One kind of block: bytes kept until its backward, recomputed in it, and its moments."""
 
     kept: float
@@ -31,8 +30,7 @@ class BlockMemory:
     moments: tuple[Moment, ...]
 
 
-@dataclass(frozen=True)
-class Point:
+class Point(NamedTuple):
     """Bytes at one moment of backward, over everything that is there all the time."""
 
     gradients: float
@@ -143,15 +141,17 @@ def worst_point(
         shared: bytes of those that blocks read: gone with the first block's backward, or (the
             second figure of the first) with the decoder's first block's.
     """
-    return Point(*highest(_points(run, memories, early, shared)))
+    return Point(*first_highest(_points(run, memories, early, shared))[1:])
 
 
 def _points(
     run: Pass, memories: tuple[BlockMemory, ...], early: float, shared: tuple[float, float]
-) -> Iterator[tuple[float, float, float, float]]:
-    """(gradients, gathered, activations, extra) of every candidate."""
+) -> list[tuple[float, float, float, float, float]]:
+    """(total, gradients, gathered, activations, extra) of every candidate."""
     gradients, gathered, extra = run.closing
-    yield gradients, gathered, early - shared[0], extra
+    after = early - shared[0]
+    rows = [(gradients + gathered + after + extra, gradients, gathered, after, extra)]
+    apart = run.fsdp or run.apart
     for spot in run.spots:
         block = memories[spot.step.kind]
         before = early - shared[1] if spot.step.kind in run.encoder else early
@@ -160,17 +160,25 @@ def _points(
         whole = before + block.kept + block.recomputed
         for moment in block.moments:
             made = moment.feed_forward * spot.feed_forward + moment.attention * spot.others
-            saved = whole + moment.extra
-            extra = spot.extra + (spot.passing if moment.product else 0.0)
-            if run.fsdp or run.apart:
-                yield spot.gradients, spot.gathered, saved, extra + made
+            saved, gradients, extra = whole + moment.extra, spot.gradients, spot.extra
+            if moment.product:
+                extra = extra + spot.passing
+            if apart:
+                extra = extra + made
             else:
-                yield spot.gradients + made, spot.gathered, saved, extra
+                gradients = gradients + made
+            total = gradients + spot.gathered + saved + extra
+            rows.append((total, gradients, spot.gathered, saved, extra))
+        gradients = spot.gradients
         if spot.entering is not None:
-            entering = before + block.kept + block.hidden_bytes
-            yield spot.gradients, spot.entering, entering, spot.extra
+            saved, extra = before + block.kept + block.hidden_bytes, spot.extra
+            total = gradients + spot.entering + saved + extra
+            rows.append((total, gradients, spot.entering, saved, extra))
         if spot.leaving is not None:
-            yield spot.gradients, spot.leaving, before + block.hidden_bytes, spot.reduced
+            saved, extra = before + block.hidden_bytes, spot.reduced
+            total = gradients + spot.leaving + saved + extra
+            rows.append((total, gradients, spot.leaving, saved, extra))
+    return rows
 
 
 def _closing(

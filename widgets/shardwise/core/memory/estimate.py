@@ -13,7 +13,7 @@ from shardwise.core.memory.stages import stages_of
 from shardwise.core.scenario import Scenario
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=128)
 def estimate(scenario: Scenario) -> MemoryReport:
     """Memory of every pipeline stage over the phases of a training step.
 

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from shardwise.core.adapters import trained_parameters
 from shardwise.core.errors import unknown_key
 from shardwise.core.memory.activations import block_saved
+from shardwise.core.memory.autocast import cast_copies
 from shardwise.core.memory.backward import whole_bytes
-from shardwise.core.memory.buffers import cast_copies, gathered_element, holds_buckets
+from shardwise.core.memory.buffers import gathered_element, holds_buckets
 from shardwise.core.memory.kept import kernel_of, stage_activations, tokens_of
 from shardwise.core.memory.megatron import resident_bytes, runs_megatron
 from shardwise.core.memory.phases import ranks_reduced

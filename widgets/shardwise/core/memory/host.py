@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shardwise.core.memory.buffers import SUB_GROUP
+from shardwise.core.memory.deepspeed import SUB_GROUP
 from shardwise.core.memory.stages import Stage
 from shardwise.core.memory.states import States, stage_states
 from shardwise.core.scenario import Scenario

@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
+from typing import NamedTuple
 
-from shardwise.core.adapters import PARTS, Trainable, largest_linear, targets_by_input
+from shardwise.core.adapters import targets_by_input
+from shardwise.core.layout import Layout
 from shardwise.core.memory.activations import block_saved, kept_bytes, recomputed_bytes
+from shardwise.core.memory.autocast import autocasts
 from shardwise.core.memory.backward import BlockMemory
-from shardwise.core.memory.buffers import autocasts
 from shardwise.core.memory.moments import adapter_forward, block_moments
 from shardwise.core.memory.operators.attention import mask_bytes
 from shardwise.core.memory.operators.frozen import held_inputs
 from shardwise.core.memory.operators.norms import norm_bytes
+from shardwise.core.memory.operators.per_op import kept_results
 from shardwise.core.memory.operators.run import Frozen, Kernel, Tokens
 from shardwise.core.memory.outside import outside_saved
 from shardwise.core.memory.stages import Stage
 from shardwise.core.memory.walk import Walk, walk_of
 from shardwise.core.model import Model
+from shardwise.core.precision import Precision
+from shardwise.core.quantization import largest_linear
 from shardwise.core.scenario import Scenario
 from shardwise.core.structure import BlockShape
+from shardwise.core.trainable import PARTS, Trainable
 from shardwise.core.training import Training
 
 CUDNN_ATTENTION = ("Hopper", "Blackwell")
@@ -28,8 +34,7 @@ CUDNN_ATTENTION = ("Hopper", "Blackwell")
 (transformer_engine/pytorch/attention, `get_attention_backend`)."""
 
 
-@dataclass(frozen=True)
-class StageActivations:
+class StageActivations(NamedTuple):
     """Bytes that one stage keeps for one micro-batch.
 
     `kept` are all blocks', `memories` one for each kind of block of the stage's walk, `early` what
@@ -63,60 +68,60 @@ ATTENTION = (
 
 def kernel_of(scenario: Scenario) -> Kernel:
     """How this scenario's blocks run."""
-    layout, training = scenario.layout, scenario.training
-    return Kernel(
-        element_bytes=training.precision.compute_bytes,
-        tensor=layout.tensor_parallel,
-        sequence_parallel=layout.sequence_parallel,
-        attention=training.attention,
-        model_code=training.model_code,
-        residual_bytes=4 if fp32_stream(scenario) else 0,
-        frozen=None if training.trainable.everything else frozen_of(scenario),
-        gathers_inputs=layout.sequence_parallel and not gathers_again(scenario),
-        expert_tensor=layout.expert_tensor,
-        context_a2a=layout.context_parallel > 1 and layout.context_exchange == "a2a",
-        output_copied=training.model_code == "megatron"
-        and training.attention == "flash"
-        and scenario.cluster.gpu.architecture not in CUDNN_ATTENTION,
+    training = scenario.training
+    return _kernel(
+        scenario.model,
+        scenario.layout,
+        training.precision,
+        (training.attention, training.model_code),
+        training.trainable,
+        scenario.cluster.gpu.architecture not in CUDNN_ATTENTION,
     )
 
 
-def gathers_again(scenario: Scenario) -> bool:
+@lru_cache(maxsize=1024)
+def _kernel(
+    model: Model,
+    layout: Layout,
+    precision: Precision,
+    code: tuple[str, str],
+    trainable: Trainable,
+    copies_output: bool,
+) -> Kernel:
+    attention, model_code = code
+    again = gathers_again(layout, model_code)
+    return Kernel(
+        element_bytes=precision.compute_bytes,
+        tensor=layout.tensor_parallel,
+        sequence_parallel=layout.sequence_parallel,
+        attention=attention,
+        model_code=model_code,
+        residual_bytes=4 if fp32_stream(layout, precision, trainable) else 0,
+        frozen=None if trainable.everything else _frozen(model, trainable, layout, precision),
+        gathers_inputs=layout.sequence_parallel and not again,
+        expert_tensor=layout.expert_tensor,
+        context_a2a=layout.context_parallel > 1 and layout.context_exchange == "a2a",
+        output_copied=model_code == "megatron" and attention == "flash" and copies_output,
+    )
+
+
+def gathers_again(layout: Layout, model_code: str) -> bool:
     """Whether sequence parallelism gathers a linear layer's input again in backward.
 
     Megatron-LM does, and nanotron with `tp_recompute_allgather`; torch's ColwiseParallel saves the
     whole input on every rank, unless async tensor parallelism joins gathering and product.
     """
-    chosen = scenario.layout.regather_inputs
-    by_default = scenario.training.model_code in ("megatron", "nanotron")
-    return by_default if chosen is None else chosen
+    chosen = layout.regather_inputs
+    return model_code in ("megatron", "nanotron") if chosen is None else chosen
 
 
-def fp32_stream(scenario: Scenario) -> bool:
+def fp32_stream(layout: Layout, precision: Precision, trainable: Trainable) -> bool:
     """Whether autocast runs over an fp32 residual stream: embeddings are stored in fp32."""
-    base = scenario.training.trainable.base
-    return autocasts(scenario.layout, scenario.training.precision) and base in (
-        "as-trained",
-        "fp32",
-    )
+    return autocasts(layout, precision) and trainable.base in ("as-trained", "fp32")
 
 
-def frozen_of(scenario: Scenario) -> Frozen:
-    """How blocks run with this scenario's frozen weights and adapters."""
-    trainable, precision = scenario.training.trainable, scenario.training.precision
-    return _frozen(
-        scenario.model,
-        trainable,
-        autocasts(scenario.layout, precision),
-        precision.compute_bytes,
-        scenario.layout.tensor_parallel,
-    )
-
-
-@lru_cache(maxsize=256)
-def _frozen(
-    model: Model, trainable: Trainable, cast: bool, compute_bytes: int, tensor: int
-) -> Frozen:
+def _frozen(model: Model, trainable: Trainable, layout: Layout, precision: Precision) -> Frozen:
+    """How blocks run with frozen weights and adapters."""
     if not trainable.rank:
         trained = tuple(part for part in PARTS if part not in trainable.frozen)
         own = {tensor.part for module in model.blocks for tensor in module.tensors}
@@ -131,8 +136,8 @@ def _frozen(
         mlp_input=targets.get("mlp input", 0),
         mlp_result=targets.get("mlp result", 0),
         dropout=trainable.dropout > 0,
-        cast=cast,
-        dequantized_bytes=compute_bytes * largest / tensor,
+        cast=autocasts(layout, precision),
+        dequantized_bytes=precision.compute_bytes * largest / layout.tensor_parallel,
         keeps_inputs=trainable.base == "int8",
     )
 
@@ -151,9 +156,14 @@ def stage_walk(stage: Stage, training: Training) -> Walk:
     return walk_of(stage.blocks, training.activation_checkpointing, training.checkpoint_every)
 
 
-def stage_activations(scenario: Scenario, stage: Stage) -> StageActivations:
-    """Bytes kept by a stage's blocks for one micro-batch, under its checkpointing."""
-    kernel, training = kernel_of(scenario), scenario.training
+def stage_activations(
+    scenario: Scenario, stage: Stage, kernel: Kernel | None = None
+) -> StageActivations:
+    """Bytes kept by a stage's blocks for one micro-batch, under its checkpointing.
+
+    `kernel` is `kernel_of(scenario)`, for who has it already.
+    """
+    kernel, training = kernel or kernel_of(scenario), scenario.training
     walk = stage_walk(stage, training)
     memories = tuple(
         block_memory(shape, tokens_of(scenario, shape), kernel, kind) for shape, kind in walk.kinds
@@ -240,14 +250,15 @@ def _block_memory(shape: BlockShape, tokens: Tokens, kernel: Kernel, kind: str) 
         held = held_inputs(shape, tokens, kernel)
         kernel = replace(kernel, frozen=replace(kernel.frozen, keeps_inputs=False))
     saved = block_saved(shape, tokens, kernel)
-    recomputed = recomputed_bytes(saved, kind)
+    results = kept_results(shape, tokens, kernel) if kind == "per-op" else (0.0, 0.0)
+    kept, recomputed = kept_bytes(saved, kind, results[0]), recomputed_bytes(saved, kind, results)
     copied = kernel.eager_modules and shape.norm == "rmsnorm" and kernel.residual < 4
     if kind in ("full", "per-op") and copied:
         recomputed += saved.input_bytes
     moments = block_moments(shape, tokens, kernel, saved)
     if kind == "full" and kernel.frozen is not None:
         moments += adapter_forward(shape, tokens, kernel)
-    return BlockMemory(kept_bytes(saved, kind) + held, recomputed, saved.input_bytes, moments)
+    return BlockMemory(kept + held, recomputed, saved.input_bytes, moments)
 
 
-_remembered = lru_cache(maxsize=4096)(_block_memory)
+_remembered = lru_cache(maxsize=64)(_block_memory)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 CHUNKS = 8
 
 
-@dataclass(frozen=True)
-class LossBytes:
+class LossBytes(NamedTuple):
     """Bytes of logits and loss at the end of forward, at the start of backward, and in between.
 
     `saved` is what waits for backward: GPipe has every micro-batch wait.

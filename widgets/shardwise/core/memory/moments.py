@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from shardwise.core.memory.activations import Saved
 from shardwise.core.memory.operators.attention import attention_kernel, softmax_bytes
@@ -13,8 +13,7 @@ from shardwise.core.memory.operators.run import Frozen, Kernel, Tokens
 from shardwise.core.structure import BlockShape
 
 
-@dataclass(frozen=True)
-class Moment:
+class Moment(NamedTuple):
     """One moment of a block's backward.
 
     `extra` are bytes over what the block saved (gradients and temporaries, less what is freed);
@@ -57,7 +56,7 @@ def block_moments(
         return tuple(moments)
     # All blocks read one position bias (T5): its gradient is summed up from block to block.
     bias = kernel.element_bytes * shape.heads / kernel.tensor * tokens.length * tokens.attended
-    return tuple(replace(moment, extra=moment.extra + bias) for moment in moments)
+    return tuple(moment._replace(extra=moment.extra + bias) for moment in moments)
 
 
 def frozen_moments(moments: list[Moment], frozen: Frozen) -> list[Moment]:
@@ -72,7 +71,7 @@ def frozen_moments(moments: list[Moment], frozen: Frozen) -> list[Moment]:
     if not frozen.dequantized_bytes:
         return moments
     written = frozen.dequantized_bytes
-    return [replace(m, extra=m.extra + written) if m.product else m for m in moments]
+    return [m._replace(extra=m.extra + written) if m.product else m for m in moments]
 
 
 def adapter_forward(shape: BlockShape, tokens: Tokens, kernel: Kernel) -> tuple[Moment, ...]:
@@ -89,6 +88,19 @@ def adapter_forward(shape: BlockShape, tokens: Tokens, kernel: Kernel) -> tuple[
     wide = tokens.count * shape.intermediate / kernel.tensor
     copies = element + 4 + (4 if frozen.dropout else 0)
     return (Moment(copies * wide + 4 * element * tokens.count * shape.hidden, 0.0, 0.0),)
+
+
+_FEED_FORWARD = frozenset(
+    (
+        "MLP",
+        "MLP input",
+        "experts",
+        "expert inputs",
+        "expert outputs",
+        "shared experts",
+        "router",
+    )
+)
 
 
 def _feed_forward(
@@ -120,8 +132,7 @@ def _feed_forward(
             outputs = sizes.get("expert outputs", 0.0)
             moments.append(Moment(gate_up + residual - outputs, 1 / 3, 0.0))
         moments.append(Moment(gate_up + inputs + residual - freed, 1.0, 0.0, True))
-    names = ("MLP", "MLP input", "experts", "expert inputs", "expert outputs", "shared experts")
-    return sum(sizes.get(name, 0.0) for name in (*names, "router")), moments
+    return sum([size for name, size in saved.operators if name in _FEED_FORWARD]), moments
 
 
 def _attention(shape: BlockShape, tokens: Tokens, kernel: Kernel) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from shardwise.core.memory.operators.norms import norm_bytes
 from shardwise.core.memory.operators.run import Kernel, Tokens
@@ -10,8 +10,7 @@ from shardwise.core.memory.stages import Stage
 from shardwise.core.scenario import Scenario
 
 
-@dataclass(frozen=True)
-class Outside:
+class Outside(NamedTuple):
     """Bytes saved for one micro-batch before the blocks (kept to the end) and after them.
 
     `shared` of `early` is what all blocks read (T5's position bias): it goes with the first block;

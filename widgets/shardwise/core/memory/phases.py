@@ -6,25 +6,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from shardwise.core.adapters import Trainable
 from shardwise.core.arrays import everywhere, highest, least
 from shardwise.core.layout import Layout
 from shardwise.core.memory import nanotron
+from shardwise.core.memory.autocast import autocasts, block_copies, cast_copies, copies_in_backward
 from shardwise.core.memory.backward import Pass, Point, pass_of, whole_bytes, worst_point
 from shardwise.core.memory.buffers import (
     Buffers,
     all_reduce_held,
-    autocasts,
-    block_copies,
-    cast_copies,
-    copies_in_backward,
     gathered_element,
-    stage_buffers,
     whole_embedding_gradient,
 )
-from shardwise.core.memory.kept import StageActivations, stage_activations
+from shardwise.core.memory.engine_buffers import stage_buffers
+from shardwise.core.memory.kept import StageActivations, kernel_of, stage_activations
 from shardwise.core.memory.loss import LossBytes, loss_bytes
 from shardwise.core.memory.megatron import head_loss, resident_bytes
+from shardwise.core.memory.operators.run import Kernel
 from shardwise.core.memory.outside import table_bytes
 from shardwise.core.memory.pipelines import (
     handed_on_bytes,
@@ -33,13 +30,14 @@ from shardwise.core.memory.pipelines import (
     receive_buffer_bytes,
     retained_input_bytes,
 )
-from shardwise.core.memory.report import PARTS, PHASES
+from shardwise.core.memory.report import PHASES
 from shardwise.core.memory.stages import Stage, stages_of
 from shardwise.core.memory.states import States, stage_states, stage_units
 from shardwise.core.memory.walk import walk_of
 from shardwise.core.model import Model
 from shardwise.core.precision import Precision
 from shardwise.core.scenario import Scenario
+from shardwise.core.trainable import Trainable
 
 # Code that runs torch's `loss_parallel` over logits split by vocabulary.
 _LOSS_PARALLEL = ("transformers", "torchtitan", "compiled")
@@ -50,15 +48,18 @@ class Frame:
     """All of one stage that does not depend on tokens, worked out once for many estimates.
 
     `on_gpu` are its states after offload; `held` the gradients that a micro-batch finds there.
+    `whole_units` are bytes of the gathered root and of the largest gathered block.
     """
 
     stage: Stage
+    kernel: Kernel
     on_gpu: States
     buffers: Buffers
     run: Pass | None
     held: float
     between: float
     root_share: float
+    whole_units: tuple[float, float]
 
 
 def frame_of(scenario: Scenario, index: int) -> Frame:
@@ -75,6 +76,7 @@ def frame_of(scenario: Scenario, index: int) -> Frame:
         everywhere(scenario.micro_batches > 1),
         index,
         training.trainable,
+        kernel_of(scenario),
     )
 
 
@@ -90,6 +92,7 @@ def _frame(
     several: bool,
     index: int,
     trainable: Trainable,
+    kernel: Kernel,
 ) -> Frame:
     stage = stages_of(model, layout, trainable)[index]
     states = stage_states(stage, layout, precision, optimizer[0], shard)
@@ -128,12 +131,14 @@ def _frame(
     )
     return Frame(
         stage=stage,
+        kernel=kernel,
         on_gpu=on_gpu,
         buffers=buffers,
         run=run,
         held=on_gpu.gradients if held else 0.0,
         between=on_gpu.gradients if persistent else 0.0,
         root_share=units.root_share,
+        whole_units=(units.gathered_root, max(units.gathered, default=0.0)),
     )
 
 
@@ -160,7 +165,7 @@ def stage_phases(
     """
     frame = frame_of(scenario, index)
     flight = in_flight(scenario, index)
-    activations = stage_activations(scenario, frame.stage)
+    activations = stage_activations(scenario, frame.stage, frame.kernel)
     loss = stage_loss(scenario, frame.stage)
     return frame.stage, flight, _phases(scenario, frame, activations, loss, flight)
 
@@ -187,9 +192,16 @@ def _phases(
     def at(
         gradients: float, gathered: float, active: float, logits: float, extra: float
     ) -> dict[str, float]:
-        master, state = states.master_weights, states.optimizer_state
-        sizes = (states.parameters, gradients, master, state, gathered, active, logits)
-        return dict(zip(PARTS, (*sizes, resident + extra), strict=True))
+        return {
+            "parameters": states.parameters,
+            "gradients": gradients,
+            "master weights": states.master_weights,
+            "optimizer state": states.optimizer_state,
+            "gathered layers": gathered,
+            "activations": active,
+            "logits and loss": logits,
+            "buffers": resident + extra,
+        }
 
     point = _backward_point(scenario.layout, frame, activations)
     rows = (

@@ -13,9 +13,7 @@ from collections.abc import Mapping
 from functools import reduce
 
 from shardwise.core.arrays import most
-from shardwise.core.memory.buffers import gathered_element
-from shardwise.core.memory.stages import stages_of
-from shardwise.core.memory.states import stage_units
+from shardwise.core.memory.phases import frame_of
 from shardwise.core.scenario import Scenario
 
 
@@ -34,12 +32,11 @@ def stranded_bytes(
     loss_peaks = phase == "loss"
     size = 0.0
     if layout.engine == "fsdp2" and scenario.shard > 1:
-        gradients = reduce(most, (parts["gradients"] for parts in phases.values()))
-        size += gradients - phases[phase]["gradients"]
-        stage = stages_of(scenario.model, layout, training.trainable)[index]
-        units = stage_units(stage, layout, scenario.shard, gathered_element(training.precision))
+        gradients = [parts["gradients"] for parts in phases.values()]
+        size += reduce(most, gradients) - phases[phase]["gradients"]
+        root, largest = frame_of(scenario, index).whole_units
         in_use = 1 if loss_peaks or phase == "backward" else 0
-        size += units.gathered_root + (2 - in_use) * max(units.gathered, default=0.0)
+        size += root + (2 - in_use) * largest
     if layout.engine == "deepspeed" and layout.zero_stage < 3:
         size += _flattened(phases, phase)
     whole = training.loss == "full" and training.model_code not in ("nanotron", "megatron")

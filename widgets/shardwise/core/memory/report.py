@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING
 
+from shardwise.core.hashed import once
 from shardwise.core.memory.reserve import device_bytes
 
 if TYPE_CHECKING:
@@ -38,12 +38,12 @@ class StageReport:
     in_flight: float
     phases: Mapping[str, Mapping[str, float]]
 
-    @cached_property
+    @once
     def totals(self) -> Mapping[str, float]:
         """Allocated bytes by phase."""
         return {phase: sum(parts.values()) for phase, parts in self.phases.items()}
 
-    @cached_property
+    @once
     def binding_phase(self) -> str:
         """The phase with the most bytes; the earliest of equals."""
         return max(self.totals, key=lambda phase: self.totals[phase])
@@ -81,7 +81,7 @@ class MemoryReport:
     host_bytes_per_node: float
     verdict: str
 
-    @cached_property
+    @once
     def worst(self) -> StageReport:
         """The stage with the highest peak."""
         return max(self.stages, key=lambda stage: stage.peak_bytes)
@@ -127,14 +127,14 @@ class MemoryReport:
         names = ("parameters", "gradients", "master weights", "optimizer state")
         return sum(self.parts[name] for name in names)
 
-    @cached_property
+    @once
     def assumptions(self) -> tuple[str, ...]:
         """What was taken for granted, one sentence each."""
         from shardwise.core.memory.assumptions import assumptions_of
 
         return assumptions_of(self.scenario)
 
-    @cached_property
+    @once
     def not_modelled(self) -> tuple[str, ...]:
         """Terms that a real run may have and this estimate leaves out."""
         from shardwise.core.memory.assumptions import not_modelled_in

@@ -6,7 +6,7 @@ holds for them, *device* what nvidia-smi shows. The constants are stated, not fi
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from shardwise.core.arrays import least, most
 from shardwise.core.units import GB, GIB
@@ -24,8 +24,7 @@ FRAGMENTATION_HIGH = 0.08
 """The same in the worse case that the band covers (variable lengths, no expandable segments)."""
 
 
-@dataclass(frozen=True)
-class DeviceBytes:
+class DeviceBytes(NamedTuple):
     """One rank's card, in bytes.
 
     `low` and `high` bound what the run needs there; `cached` of `reserved` and `device` is idle and

@@ -12,30 +12,12 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import groupby
 
-from shardwise.core.adapters import ALL, Trainable, split, stored_bytes
+from shardwise.core.adapters import split
 from shardwise.core.layout import Layout
-from shardwise.core.model import BlockShape, Model, Module, Tensor
-
-
-@dataclass(frozen=True)
-class TensorClass:
-    """`count` parameter tensors of one (already tensor- and expert-parallel) local shape.
-
-    Of a frozen tensor `stored` is its bytes an element (0: as trained weights are stored) and
-    `statistics` those of its quantization, which no engine shards.
-    """
-
-    shape: tuple[int, ...]
-    part: str
-    expert: bool
-    count: int
-    stored: float = 0.0
-    statistics: float = 0.0
-
-    @property
-    def elements(self) -> int:
-        """Elements of all of them on one rank, before any sharding."""
-        return self.count * math.prod(self.shape)
+from shardwise.core.memory.tensor_classes import Degrees, TensorClass, degrees_of, local_shape
+from shardwise.core.model import BlockShape, Model, Module
+from shardwise.core.quantization import stored_bytes
+from shardwise.core.trainable import ALL, Trainable
 
 
 @dataclass(frozen=True)
@@ -99,15 +81,6 @@ def even_layers(layers: int, stages: int) -> tuple[int, ...]:
     return tuple(each + (1 if index < rest else 0) for index in range(stages))
 
 
-# Tensor, expert, the experts' own tensor degree, and the ranks that cut the embedding's rows.
-Degrees = tuple[int, int, int, int]
-
-
-def _degrees(layout: Layout) -> Degrees:
-    tensor, expert = layout.tensor_parallel, layout.expert_parallel
-    return tensor, expert, layout.expert_tensor, layout.vocabulary_ranks
-
-
 def stages_of(model: Model, layout: Layout, trainable: Trainable = ALL) -> tuple[Stage, ...]:
     """The stages of a model under a layout's pipeline, tensor and expert degrees.
 
@@ -119,7 +92,7 @@ def stages_of(model: Model, layout: Layout, trainable: Trainable = ALL) -> tuple
         model,
         layout.pipeline_parallel,
         layout.layers_per_stage,
-        _degrees(layout),
+        degrees_of(layout),
         trainable,
     )
 
@@ -261,31 +234,3 @@ def _runs(modules: tuple[Module, ...]) -> list[tuple[Module, int]]:
         else:
             runs.append((module, 1))
     return runs
-
-
-def local_shape(
-    parameter: Tensor, tensor: int, expert: int, expert_tensor: int = 0, vocabulary: int = 0
-) -> tuple[tuple[int, ...], str, bool]:
-    """(shape on the fullest rank, part, whether it is a routed expert's) after the TP and EP cut.
-
-    Column and vocabulary cut dimension 0, row cuts dimension 1 (a vector's only dimension stays),
-    rounded up: a vocabulary is padded to a multiple of the degree (Megatron-LM
-    `--make-vocab-size-divisible-by`). Fused expert tensors are [experts, in, out]: dimension 0 is
-    cut by expert parallelism, the widest other dimension by the experts' own tensor parallelism.
-    An embedding is cut over `vocabulary` ranks: 1 where transformers' plan keeps it whole.
-    """
-    shape = list(parameter.shape)
-    cut = parameter.tensor_parallel
-    routed = cut == "expert"
-    if routed:
-        shape[0] = -(-shape[0] // expert)
-        if len(shape) > 1:
-            widest = max(range(1, len(shape)), key=lambda d: shape[d])
-            shape[widest] = -(-shape[widest] // (expert_tensor or tensor))
-    elif cut == "vocabulary" and parameter.part == "embedding":
-        shape[0] = -(-shape[0] // (vocabulary or tensor))
-    elif cut in ("column", "vocabulary"):
-        shape[0] = -(-shape[0] // tensor)
-    elif cut == "row" and len(shape) > 1:
-        shape[1] = -(-shape[1] // tensor)
-    return tuple(shape), parameter.part, routed

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
+from shardwise.core.hashed import hashed_once
 from shardwise.core.structure import BlockShape
 
 
@@ -20,6 +21,7 @@ class Step:
     before: tuple[int, ...]
 
 
+@hashed_once
 @dataclass(frozen=True)
 class Walk:
     """A stage's blocks by kind, (shape, checkpointing) each, with the steps worth looking at."""

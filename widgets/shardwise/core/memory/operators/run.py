@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from shardwise.core.arrays import is_plain
+from shardwise.core.hashed import hashed_once, once
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,7 @@ class Tokens:
         """Whether its numbers are arrays: many sizes at once."""
         return not (is_plain(self.samples) and is_plain(self.attended))
 
-    @property
+    @once
     def count(self) -> float:
         """Tokens of one micro-batch on this rank."""
         return self.samples * self.length
@@ -53,6 +54,7 @@ class Frozen:
     keeps_inputs: bool = False
 
 
+@hashed_once
 @dataclass(frozen=True)
 class Kernel:
     """How the block is run: element bytes, tensor parallelism, attention kernel.
@@ -77,27 +79,27 @@ class Kernel:
     gathers_inputs: bool = False
     expert_tensor: int = 0
 
-    @property
+    @once
     def autocasts(self) -> bool:
         """Whether autocast runs, over an fp32 stream or over a frozen base of 16 bits."""
         return self.residual_bytes > 0 or (self.frozen is not None and self.frozen.cast)
 
-    @property
+    @once
     def residual(self) -> int:
         """Bytes of one element of the residual stream."""
         return self.residual_bytes or self.element_bytes
 
-    @property
+    @once
     def eager_modules(self) -> bool:
         """Whether transformers' own modules run, as traced, and not fused ones."""
         return self.model_code == "transformers"
 
-    @property
+    @once
     def separate(self) -> bool:
         """Whether every operator saves its own inputs, over norms that are one kernel each."""
         return self.model_code in ("torchtitan", "nanotron")
 
-    @property
+    @once
     def followed(self) -> bool:
         """Whether the order of operators in backward is known, and not only what they save."""
         return self.model_code != "megatron"
