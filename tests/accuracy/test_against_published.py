@@ -19,11 +19,11 @@ BOUNDS = {
     ("simumax", "peak_reserved"): (0.04, 0.06, 0.17),
     ("megatron_golden", "steady_allocated"): (0.01, 0.045, 0.0),
     ("megatron_golden", "peak_allocated"): (0.015, 0.105, 0.02),
-    ("torchtitan_runs", "peak_reserved"): (0.015, 0.115, 0.1),
+    ("torchtitan_runs", "peak_reserved"): (0.015, 0.1, 0.1),
     ("torchtune", "peak_allocated"): (0.04, 0.1, 0.0),
     ("litgpt", "peak_allocated"): (0.035, 0.045, 0.0),
     ("ultrascale", "peak_reserved"): (0.08, 1.5, 0.42),
-    ("bigscience", "device"): (0.095, 0.15, 0.75),
+    ("bigscience", "device"): (0.08, 0.135, 0.62),
 }
 FILES = {
     "simumax": "simumax",

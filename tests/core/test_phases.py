@@ -137,9 +137,52 @@ def test_each_number_opens_into_a_formula_that_gives_it(laid: Scenario, part: st
     opened = report.explain(part)
     assert opened.result_bytes == report.parts[part]
     assert evaluated(opened.formula) == pytest.approx(opened.result_bytes, rel=1e-5, abs=4)
+    assert not re.search(r"(?<!\w)-\d", opened.formula), "no term is negative"
     assert opened.source
     assert all(name and value for name, value in opened.values)
     assert str(opened).startswith(PARTS[part])
+
+
+@pytest.mark.parametrize(
+    ("checkpointing", "zero_stage", "gathered", "copied"),
+    [
+        ("none", 3, 1, 16),
+        ("selective", 3, 1, 16),
+        ("full", 3, 1, 0),
+        ("per-op", 3, 1, 0),
+        ({"every": 2}, 3, 1, 8),
+        ({"every": 3}, 3, 1, 10),
+        ("none", 2, 16, 16),
+        ("full", 2, 16, 0),
+        ({"every": 2}, 2, 16, 8),
+    ],
+)
+def test_gathered_blocks_and_autocasts_copies_are_told_apart(
+    checkpointing: object, zero_stage: int, gathered: int, copied: int
+) -> None:
+    """As the loss begins whole blocks are gathered; only blocks without a checkpoint have copies.
+
+    Llama 3.2 1B by its config.json: 2048 wide, 8192 inside, 512 of keys, 16 blocks of two norms;
+    the tied embedding of 128,256 rows is the head.
+    """
+    matrices = 2048 * (2 * 2048 + 2 * 512 + 3 * 8192)
+    block, head = matrices + 2 * 2048, 128_256 * 2048
+    report = estimate(
+        scenario(
+            "llama-3.2-1b",
+            {"engine": "fsdp2", "zero_stage": zero_stage},
+            precision="autocast",
+            micro_batch=8,
+            activation_checkpointing=checkpointing,
+        )
+    )
+    assert report.binding_phase == "loss"
+    opened = report.explain("gathered layers")
+    assert opened.formula == (
+        f"({head + 2048:,} root + {gathered * block:,} block parameters) x 4 B + "
+        f"{2 * (copied * matrices + head):,} B of 16-bit copies"
+    )
+    assert evaluated(opened.formula) == opened.result_bytes
 
 
 def test_an_unknown_part_is_named() -> None:

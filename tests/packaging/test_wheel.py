@@ -114,13 +114,18 @@ def test_the_installed_wheel_equals_the_checkout(installed: Path) -> None:
 
 
 def test_the_wheel_holds_the_package_its_data_and_its_notebooks(built: Built) -> None:
-    """Every file of widgets/shardwise, data and notebooks; beside them Voila's page template."""
+    """Every file of widgets/shardwise, data and notebooks; beside them Voila's page template.
+
+    What only tests compare with, traces and published measurements, stays out.
+    """
     with zipfile.ZipFile(built.wheel) as wheel:
         names = set(wheel.namelist())
     shared = {name for name in names if ".data/data/" in name}
     inside = {name for name in names - shared if ".dist-info/" not in name}
     expected = {name.removeprefix("widgets/") for name in _own_files("widgets")}
-    expected |= {f"shardwise/{name}" for name in _own_files("data") | _own_files("notebooks")}
+    for_tests = _own_files("data/traces") | _own_files("data/measured")
+    carried = (_own_files("data") - for_tests) | _own_files("notebooks")
+    expected |= {f"shardwise/{name}" for name in carried}
     assert inside == expected
     templates = {name for name in expected if name.startswith("shardwise/jupyter/")}
     assert {name.partition(".data/data/share/jupyter/")[2] for name in shared} == {

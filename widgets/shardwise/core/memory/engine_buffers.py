@@ -38,7 +38,7 @@ def stage_buffers(
     temporary = step_temporary(states, layout, precision, step)
     copies = cast_copies(stage, layout, precision)
     if layout.engine in ("fsdp1", "fsdp2"):
-        own = _fsdp(stage, layout, precision, temporary, units)
+        own = fsdp_buffers(stage, layout, precision, temporary, units)
     elif layout.engine == "deepspeed":
         own = deepspeed_buffers(stage, layout, precision, temporary)
     else:
@@ -55,7 +55,7 @@ def stage_buffers(
     )
 
 
-def _fsdp(
+def fsdp_buffers(
     stage: Stage, layout: Layout, precision: Precision, temporary: float, units: Units
 ) -> Buffers:
     """FSDP gathers a block, its successor (prefetch) and the root unit (embedding, norm, head).

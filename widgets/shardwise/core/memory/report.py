@@ -10,7 +10,7 @@ from shardwise.core.hashed import once
 from shardwise.core.memory.reserve import device_bytes
 
 if TYPE_CHECKING:
-    from shardwise.core.memory.explain import Explanation
+    from shardwise.core.memory.explanation import Explanation
     from shardwise.core.scenario import Scenario
 
 PARTS: Mapping[str, str] = {

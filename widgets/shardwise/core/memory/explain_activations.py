@@ -1,0 +1,74 @@
+"""What waits for backward, and the logits: operator by operator, micro-batch by micro-batch."""
+
+from __future__ import annotations
+
+from shardwise.core.memory.activations import block_saved
+from shardwise.core.memory.explanation import Opened, plural, worst_stage
+from shardwise.core.memory.kept import kernel_of, stage_activations, tokens_of
+from shardwise.core.memory.report import MemoryReport
+from shardwise.core.units import format_gib
+
+
+def activations(report: MemoryReport) -> Opened:
+    """What blocks keep for backward: one block's operators, then the stage's and all in flight."""
+    scenario, stage = report.scenario, worst_stage(report)
+    shape = stage.blocks[0][0] if stage.blocks else None
+    totals, flight = stage_activations(scenario, stage), report.worst.in_flight
+    values: list[tuple[str, str]] = []
+    if shape is not None:
+        saved = block_saved(shape, tokens_of(scenario, shape), kernel_of(scenario))
+        values += [(f"one block, {name}", format_gib(size)) for name, size in saved.operators]
+        values.append(("one block, all saved", format_gib(saved.total)))
+    values += [
+        ("checkpointing", scenario.training.activation_checkpointing),
+        ("kept for one micro-batch", f"by {plural(stage.layers, 'block')}"),
+        ("in flight", plural(flight, "micro-batch").replace("batchs", "batches")),
+    ]
+    size, waiting = report.parts["activations"], totals.whole * (flight - 1)
+    own = size - waiting
+    formula = f"{totals.whole:,.0f} B kept x {flight - 1:.9g} in flight"
+    if report.binding_phase == "backward":
+        formula += f" + {own:,.0f} B of blocks still to come and inside one block's backward"
+    elif report.binding_phase in ("forward", "loss"):
+        formula = f"{totals.whole:,.0f} B kept x {flight:.9g} in flight"
+        more = size - totals.whole * flight
+        if more < -0.5:
+            formula = f"{size:,.0f} B kept before the last block"
+        elif more > 0.5:
+            formula += f" + {more:,.0f} B that the pipeline keeps"
+    elif not size:
+        formula = "0 B"
+    elif report.binding_phase in ("between steps", "optimizer step"):
+        formula = f"{size:,.0f} B that the pipeline keeps"
+    elif own > 0.5:
+        formula += f" + {own:,.0f} B that the pipeline keeps"
+    source = "Korthikanti et al. 2022, section 4 and table 2: sbh(34 + 5as/h) by operator"
+    return formula, tuple(values), source
+
+
+def logits(report: MemoryReport) -> Opened:
+    """Logits, their fp32 copies and gradients, as the loss makes them."""
+    scenario = report.scenario
+    training, tensor = scenario.training, scenario.layout.tensor_parallel
+    tokens = training.micro_batch * training.sequence_length / scenario.layout.context_parallel
+    size = report.parts["logits and loss"]
+    cells = tokens * scenario.model.vocabulary / tensor
+    source = (
+        "transformers/loss/loss_utils.py: 16-bit logits, fp32 copy, fp32 log-softmax (2 + 4 + 4 B "
+        "in forward, 4 + 4 + 4 B in backward)"
+    )
+    if training.loss == "compiled":
+        source = "torch/_functorch/partitioners.py: 16-bit logits and their gradient (2 + 2 B)"
+    if training.model_code == "nanotron":
+        source = "nanotron/parallel/tensor_parallel/functional.py: fp32 logits, softmax (4 + 4 B)"
+    if training.model_code == "megatron":
+        source = (
+            "megatron/core/tensor_parallel/cross_entropy.py: 16-bit logits and fp32 softmax (2 + 4 "
+            "B), or the head's backward with its weight's gradient"
+        )
+    return (
+        f"{tokens:,.0f} tokens x {scenario.model.vocabulary:,} vocabulary / {tensor} "
+        f"x {size / cells if cells else 0:.9g} B",
+        (("loss", training.loss),),
+        source,
+    )
