@@ -42,7 +42,7 @@ def main() -> None:
     headed("Traced steps", "tests/accuracy/compare_traces.py")
     print("\n".join(compare_traces.report_lines(compare_traces.load_cases(), 10)))
     headed("Published measurements", "tests/accuracy/compare_published.py")
-    print("\n".join(compare_published.report_lines(compare_published.sources(), 15)))
+    print("\n".join(compare_published.report_lines(compare_published.sources(), 3)))
     if not options.no_speed:
         headed("Speed, one core", "tests/accuracy/bench_estimates.py")
         bench_estimates.main()

@@ -297,3 +297,10 @@ def test_targets_must_be_there() -> None:
         check_trainable(load_model("mamba-130m"), Trainable.from_dict({"lora": {}}))
     assert raised.value.field == "training.trainable.lora.targets"
     assert math.isfinite(estimate(scenario("mamba-130m", {"only": ["head", "norm"]})).peak_bytes)
+
+
+def test_a_base_beside_lora_is_refused_and_shown_its_place() -> None:
+    """It would otherwise be dropped, and a QLoRA counted with a 16-bit base."""
+    with pytest.raises(ScenarioError, match=r"inside it; write \{'lora': .*'nf4'") as caught:
+        Trainable.from_dict({"lora": {"rank": 16}, "base": "nf4"})
+    assert caught.value.field == "training.trainable.base"

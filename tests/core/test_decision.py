@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from dataclasses import replace
 from typing import Any
 
@@ -153,6 +154,16 @@ def test_a_long_context_takes_tensor_parallelism_and_mentions_the_logits() -> No
     why = decision.questions[3].why
     assert "ZeRO-3 + optimizer offload" in why
     assert "Tensor parallel + FSDP (TP 8)" in why
+
+
+def test_a_chunked_loss_that_spares_offloading_is_offered() -> None:
+    """8B on eight 24 GB cards at 4,096 tokens: only the logits keep ZeRO-3 from fitting."""
+    decision = decide(scenario("llama-3-8b", "rtx-3090", 8, 1, sequence_length=4096))
+    assert decision.strategy == "offload"
+    assert "Or compute the loss in chunks (Loss: chunked): then ZeRO-3" in decision.headline
+    chunked = decide(scenario("llama-3-8b", "rtx-3090", 8, 1, sequence_length=4096, loss="chunked"))
+    assert chunked.strategy == "zero-3"
+    assert "in chunks" not in chunked.headline
 
 
 def test_a_million_tokens_need_context_parallelism() -> None:
@@ -434,8 +445,10 @@ def test_the_decision_does_not_depend_on_what_was_asked_before(value: dict[str, 
     """The same question gets an equal answer from cold caches."""
     asked = Scenario.from_dict(value)
     warm = decide(asked)
-    decide.cache_clear()
-    estimate.cache_clear()
+    for module in ("shardwise.core.decision", "shardwise.core.memory.estimate"):
+        for cached in ("_decided", "_estimated"):
+            if function := getattr(importlib.import_module(module), cached, None):
+                function.cache_clear()
     assert decide(asked) == warm
 
 

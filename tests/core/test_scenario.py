@@ -13,8 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardwise.core import catalogue
+from shardwise.core.decision import decide
 from shardwise.core.engines import ENGINES, SCHEDULES
 from shardwise.core.errors import ScenarioError
+from shardwise.core.memory import estimate, sweep
 from shardwise.core.optimizers import OPTIMIZERS
 from shardwise.core.precision import DTYPE_BYTES, POLICIES
 from shardwise.core.scenario import Scenario
@@ -276,3 +278,20 @@ def test_junk_raises_nothing_but_scenario_errors(value: Any) -> None:
         assert error.field
         assert error.allowed
         assert "\n" not in sentence
+
+
+@pytest.mark.parametrize("value", [{"model": "llama-3-8b"}, "llama-3-8b", None])
+def test_questions_are_asked_of_scenarios(value: object) -> None:
+    """A dict or a name gets a sentence that says how to make one."""
+    for ask in (estimate, decide, sweep):
+        with pytest.raises(ScenarioError, match=r"Scenario\.from_dict"):
+            ask(value)  # type: ignore[arg-type]
+
+
+def test_reports_say_the_main_thing_in_a_line() -> None:
+    """Not the whole scenario."""
+    laid = Scenario.from_dict({})
+    assert "needed of" in repr(estimate(laid))
+    assert repr(decide(laid)).startswith("Decision(")
+    assert repr(sweep(laid, micro_batch=[1, 2])) == "Sweep(2 sizes, 1 fit)"
+    assert max(len(repr(made(laid))) for made in (estimate, decide, sweep)) < 400

@@ -54,6 +54,7 @@ def test_a_prediction_stays_as_it_was_once_measured():
     book.reconcile("peak", 3)
     with pytest.raises(ScenarioError, match="the 2 you predicted"):
         book.predict("peak", 3)
+    assert "you predicted 2" in book.predict("peak", 2)  # the cell was run again
     assert book.reconcile("peak", 3).rows[0].predicted == 2
 
 

@@ -9,7 +9,8 @@ from shardwise.core import advice, outlook
 from shardwise.core.attempts import Attempt, adjustable, attempt_of, fits, judged
 from shardwise.core.errors import ScenarioError
 from shardwise.core.memory import estimate
-from shardwise.core.scenario import Scenario
+from shardwise.core.scenario import Scenario, the_scenario
+from shardwise.core.strategies import STRATEGIES
 from shardwise.core.training import Training
 
 QUESTIONS = (
@@ -52,7 +53,7 @@ class Question:
     attempts: tuple[Attempt, ...] = ()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Decision:
     """The least complicated strategy that fits, and the resource that ran out.
 
@@ -70,8 +71,11 @@ class Decision:
     next_step: str
     notes: tuple[str, ...]
 
+    def __repr__(self) -> str:
+        """The decision in one line."""
+        return f"Decision({self.strategy}; exhausted: {self.exhausted}; {self.headline})"
 
-@lru_cache(maxsize=128)
+
 def decide(scenario: Scenario) -> Decision:
     """Walk the five questions and stop at the first strategy that fits.
 
@@ -79,11 +83,19 @@ def decide(scenario: Scenario) -> Decision:
     offload, the host's memory is enough). Before a heavier rung is tried, a smaller micro-batch and
     activation checkpointing are.
 
+    Raises:
+        ScenarioError: not a scenario.
+
     >>> from shardwise.core.scenario import Scenario
     >>> cluster = {"gpu": "a100-sxm-80gb", "nodes": 1}
     >>> decide(Scenario.from_dict({"model": {"parameters": 7e9}, "cluster": cluster})).exhausted
     'optimizer state'
     """
+    return _decided(the_scenario(scenario))
+
+
+@lru_cache(maxsize=128)
+def _decided(scenario: Scenario) -> Decision:
     questions: list[Question] = []
     chosen: Attempt | None = None
     for text, strategies in QUESTIONS:
@@ -145,16 +157,42 @@ def _decision(
     exhausted = EXHAUSTED[strategy]
     if strategy == "ddp" and not fits(estimate(scenario.with_layout(chosen.scenario.layout))):
         exhausted = "activations"
+    headline = advice.headline(chosen.scenario, strategy, exhausted, chosen.adjustments)
     return Decision(
         strategy,
         exhausted,
         chosen.scenario,
         questions,
         chosen.adjustments,
-        advice.headline(chosen.scenario, strategy, exhausted, chosen.adjustments),
+        headline + _by_a_chunked_loss(scenario, questions, chosen),
         advice.next_step(scenario, chosen.scenario, strategy),
         outlook.notes(scenario, chosen.scenario, strategy),
     )
+
+
+def _by_a_chunked_loss(scenario: Scenario, questions: tuple[Question, ...], chosen: Attempt) -> str:
+    """A lighter strategy that only the logits kept from fitting, as a sentence; else nothing.
+
+    The loss is the training code's own, not a switch of the engine, so it is offered, not taken.
+    """
+    if scenario.training.loss != "full" or not scenario.model.vocabulary:
+        return ""
+    chunked = scenario.with_training(replace(scenario.training, loss="chunked"))
+    for attempt in (attempt for question in questions for attempt in question.attempts):
+        if attempt.strategy == chosen.strategy:
+            return ""
+        logits = estimate(attempt.scenario).parts["logits and loss"]
+        if attempt.needed_bytes - attempt.available_bytes > logits:
+            continue
+        found = attempt_of(chunked, attempt.strategy)
+        if found is not None and found.fits:
+            name = STRATEGIES[found.strategy].name
+            others = tuple(c for c in found.adjustments if "loss" not in c)
+            return (
+                f" Or compute the loss in chunks (Loss: chunked): then {name}"
+                f"{advice.with_changes(others)} is enough."
+            )
+    return ""
 
 
 def _no_decision(scenario: Scenario, questions: tuple[Question, ...]) -> Decision:

@@ -155,3 +155,14 @@ def model_from(source: object) -> Model:
     raise ScenarioError(
         "model", source, "a catalogue name, a config.json as a dict, or {'parameters': 7e9}"
     )
+
+
+def the_scenario(value: object) -> Scenario:
+    """The value itself, if it is a scenario: questions are asked of nothing else.
+
+    Raises:
+        ScenarioError: a dict, a name or anything else.
+    """
+    if isinstance(value, Scenario):
+        return value
+    raise ScenarioError("scenario", value, "a Scenario", "make one: Scenario.from_dict({...})")

@@ -84,6 +84,13 @@ class Trainable:
         if len(named) != 1:
             raise ScenarioError(FIELD, value, "'all', or a dict with one of lora, frozen, only")
         if named[0] == "lora":
+            if "base" in given:
+                raise ScenarioError(
+                    f"{FIELD}.base",
+                    given["base"],
+                    "nothing beside lora: a base stands inside it",
+                    f"write {{'lora': {{..., 'base': {given['base']!r}}}}}",
+                )
             return _lora(given["lora"])
         parts = _names(given[named[0]], f"{FIELD}.{named[0]}")
         for part in parts:

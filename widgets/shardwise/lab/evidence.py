@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from shardwise.lab.journal import read_journal
+from shardwise.lab.order import Report
 from shardwise.lab.result import RankResult
 from shardwise.lab.stacks import position, stack_of_program
-from shardwise.lab.worker import Report
 
 SHOWN_BYTES = 16 * 1024  # of each end of a rank's output
 

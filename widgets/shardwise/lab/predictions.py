@@ -101,6 +101,8 @@ class Book:
                 name, value, "your number", "a guess is fine: the point is to have one"
             )
         number = parse_number(value, name, minimum=-_LIMIT, maximum=_LIMIT)
+        if name in self.rows and number == self.predictions[name]:
+            return f"{name}: you predicted {format_value(number)} before it was measured"
         if name in self.rows:
             kept = format_value(self.predictions[name])
             raise ScenarioError(

@@ -22,10 +22,10 @@ from shardwise.lab import forkserver
 from shardwise.lab.cause import root_cause
 from shardwise.lab.evidence import Heard, read_rank
 from shardwise.lab.limits import available_bytes, refuse_too_much
+from shardwise.lab.order import ORDER_FILE, Order
 from shardwise.lab.program import Program, program_of
 from shardwise.lab.progress import Progress
 from shardwise.lab.result import Cause, RunResult
-from shardwise.lab.worker import ORDER_FILE, Order
 
 GRACE_SECONDS = 2.0  # after the first failure, for the others to notice and say where they were
 BACKSTOP_SECONDS = 20.0  # beyond the deadline, should the server itself be stuck

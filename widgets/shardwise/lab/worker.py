@@ -9,60 +9,22 @@ from __future__ import annotations
 
 import builtins
 import contextlib
-import faulthandler
-import linecache
-import os
 import pickle
-import signal
 import sys
-import threading
 import time
 import traceback
-import warnings
-from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, NoReturn
 
 from shardwise.lab.carry import carried
+from shardwise.lab.flight import dump_flight, watch_leash, write_whole
 from shardwise.lab.journal import Journal
-from shardwise.lab.program import CELL_FILE, Program
+from shardwise.lab.order import Order, Report
+from shardwise.lab.program import CELL_FILE
+from shardwise.lab.surroundings import FAILED_EXIT_CODE, leave, settle
 
-TRACE_SIGNAL = signal.SIGUSR1
-_leave = os._exit  # the program's own calls of os._exit are noted first, ours are not
-FAILED_EXIT_CODE = 1
 LINGER_SECONDS = 0.3
-ORDER_FILE = "order.pickle"
-
-
-@dataclass(frozen=True)
-class Order:
-    """What the kernel asks the server for: a program on so many ranks, and its surroundings."""
-
-    program: Program
-    world: int
-    device: str  # cpu | cuda
-    backend: str  # gloo | nccl
-    timeout: float
-    collective_timeout: float
-    grace: float
-    directory: str
-    path: tuple[str, ...]
-    environment: dict[str, str] = field(repr=False)
-
-
-@dataclass(frozen=True)
-class Report:
-    """What a rank says of itself when its program came to an end."""
-
-    status: str  # ok | error | exit
-    seconds: float
-    values: dict[str, bytes] = field(default_factory=dict)
-    exception: str = ""
-    message: str = ""
-    line: int = 0
-    trace: str = ""
-    exit_code: int = 0
 
 
 def run_rank(order: Order, rank: int, folder: Path, leash: int) -> NoReturn:
@@ -70,7 +32,7 @@ def run_rank(order: Order, rank: int, folder: Path, leash: int) -> NoReturn:
     code = FAILED_EXIT_CODE
     try:
         report = _lived(order, rank, folder, leash)
-        _write(folder / f"rank{rank}.report", pickle.dumps(report))
+        write_whole(folder / f"rank{rank}.report", pickle.dumps(report))
         if report.status == "ok":
             _linger(folder, order.world)
         code = 0 if report.status == "ok" else report.exit_code or FAILED_EXIT_CODE
@@ -81,7 +43,7 @@ def run_rank(order: Order, rank: int, folder: Path, leash: int) -> NoReturn:
         with contextlib.suppress(BaseException):
             sys.stdout.flush()
             sys.stderr.flush()
-        _leave(code)
+        leave(code)
 
 
 def _linger(folder: Path, world: int) -> None:
@@ -94,9 +56,9 @@ def _linger(folder: Path, world: int) -> None:
 
 
 def _lived(order: Order, rank: int, folder: Path, leash: int) -> Report:
-    _settle(order, rank, folder)
+    settle(order, rank, folder)
     journal = Journal(folder / f"rank{rank}.journal")
-    _watch(leash, folder / f"rank{rank}.flight")
+    watch_leash(leash, folder / f"rank{rank}.flight")
     started = time.perf_counter()
     try:
         device = _join(order, rank, folder)
@@ -116,75 +78,6 @@ def _lived(order: Order, rank: int, folder: Path, leash: int) -> Report:
         return Report("exit", seconds, message=message, line=line, exit_code=code)
     except BaseException as problem:
         return _failed(problem, time.perf_counter() - started, folder / f"rank{rank}.flight")
-
-
-def _settle(order: Order, rank: int, folder: Path) -> None:
-    """Own output, own stacks on request, the caller's folder, path and environment."""
-    faults = os.open(folder / f"rank{rank}.trace", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    faulthandler.enable(file=faults, all_threads=True)
-    faulthandler.register(TRACE_SIGNAL, file=faults, all_threads=True, chain=False)
-    _note_abrupt_exit(faults)
-    out = os.open(folder / f"rank{rank}.out", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    for source, target in ((nothing, 0), (out, 1), (out, 2)):
-        os.dup2(source, target)
-    sys.stdin = open(0, closefd=False)  # noqa: SIM115 - lives as long as the rank
-    sys.stdout = open(1, "w", buffering=1, closefd=False, encoding="utf-8")  # noqa: SIM115
-    sys.stderr = open(2, "w", buffering=1, closefd=False, encoding="utf-8")  # noqa: SIM115
-    os.environ.clear()
-    os.environ.update(order.environment)
-    os.environ.update(
-        RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(order.world),
-        LOCAL_WORLD_SIZE=str(order.world), OMP_NUM_THREADS="1", GLOO_SOCKET_IFNAME="lo",
-        TORCH_FR_BUFFER_SIZE="2000",
-    )  # fmt: skip
-    sys.path[:] = order.path
-    sys.argv[:] = ["ranks"]
-    os.chdir(order.directory)
-    text = order.program.source
-    linecache.cache[CELL_FILE] = (len(text), None, text.splitlines(True), CELL_FILE)
-    _silence()
-
-
-def _note_abrupt_exit(faults: int) -> None:
-    """`os._exit` runs no handler and leaves no trace: note the line it is called from."""
-
-    def noted(status: int) -> NoReturn:
-        faulthandler.dump_traceback(file=faults, all_threads=False)
-        _leave(status)
-
-    os._exit = noted
-
-
-def _silence() -> None:
-    """Three lines that torch prints on correct programs, silenced here rather than in outputs."""
-    warnings.filterwarnings("ignore", message=".*returned a view.*", module="torch.*")
-    warnings.filterwarnings("ignore", message="Full backward hook is firing.*")
-    import logging
-
-    logging.getLogger("torch.distributed.tensor._redistribute").setLevel(logging.ERROR)
-
-
-def _watch(leash: int, flight: Path) -> None:
-    """A thread on the pipe from the server: a byte asks for the flight record, its end for ours."""
-
-    def watch() -> None:
-        while True:
-            if not os.read(leash, 1):
-                _leave(FAILED_EXIT_CODE)
-            _dump_flight(flight)
-
-    threading.Thread(target=watch, daemon=True).start()
-
-
-def _dump_flight(path: Path) -> None:
-    import torch
-
-    dump = getattr(torch._C._distributed_c10d, "_dump_fr_trace_json", None)
-    if dump is not None:
-        with contextlib.suppress(RuntimeError):
-            text = dump(True, False)
-            _write(path, text.encode() if isinstance(text, str) else text)
 
 
 def _join(order: Order, rank: int, folder: Path) -> Any:
@@ -237,7 +130,7 @@ def _execute(order: Order, rank: int, device: Any) -> dict[str, Any]:
 
 
 def _failed(problem: BaseException, seconds: float, flight: Path) -> Report:
-    _dump_flight(flight)
+    dump_flight(flight)
     trace = problem.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename != CELL_FILE:
         trace = trace.tb_next
@@ -263,10 +156,3 @@ def _line_of(problem: BaseException) -> int:
             line = trace.tb_lineno
         trace = trace.tb_next
     return line
-
-
-def _write(path: Path, content: bytes) -> None:
-    """All or nothing: a reader never sees half a file."""
-    part = path.with_suffix(path.suffix + ".part")
-    part.write_bytes(content)
-    part.replace(path)

@@ -19,9 +19,24 @@ _CODES = {
 
 def assumptions_of(scenario: Scenario) -> tuple[str, ...]:
     """One sentence for each thing assumed, the model's own first."""
-    layout, training = scenario.layout, scenario.training
-    lines = list(scenario.model.assumptions)
-    lines.append(f"Activations are those of {_CODES[training.model_code]}.")
+    return (
+        *scenario.model.assumptions,
+        *_code(scenario),
+        *_fsdp(scenario),
+        *_axes(scenario),
+        *_megatron(scenario),
+        *_deepspeed(scenario),
+        *_copies(scenario),
+        *_batch(scenario),
+        *_frozen(scenario),
+        *_hardware(scenario),
+    )
+
+
+def _code(scenario: Scenario) -> list[str]:
+    """Whose code runs, and what it makes of the config and the card."""
+    training = scenario.training
+    lines = [f"Activations are those of {_CODES[training.model_code]}."]
     norms = {shape.norm for shape, _ in scenario.model.block_groups}
     if training.model_code == "transformers" and "rmsnorm" in norms:
         lines.append("Its RMSNorm computes in fp32 and keeps fp32 copies.")
@@ -34,6 +49,13 @@ def assumptions_of(scenario: Scenario) -> tuple[str, ...]:
     if "16-bit" in training.precision.compute:
         dtype = "bf16" if scenario.cluster.gpu.bf16 else "fp16 with loss scaling"
         lines.append(f"16-bit means {dtype} on {scenario.cluster.gpu.name}.")
+    return lines
+
+
+def _fsdp(scenario: Scenario) -> list[str]:
+    """What FSDP wraps and keeps."""
+    layout, training = scenario.layout, scenario.training
+    lines: list[str] = []
     if layout.engine in ("fsdp1", "fsdp2") and training.precision.master_bytes:
         lines.append(
             "FSDP itself keeps no separate master weights; this precision counts them as the ZeRO "
@@ -46,6 +68,13 @@ def assumptions_of(scenario: Scenario) -> tuple[str, ...]:
             "In a pipeline FSDP keeps gathered weights and whole gradients until the last "
             "micro-batch (torch.distributed.pipelining)."
         )
+    return lines
+
+
+def _axes(scenario: Scenario) -> list[str]:
+    """How tensors are cut over the axes, and what checkpointing by operator keeps."""
+    layout, training = scenario.layout, scenario.training
+    lines: list[str] = []
     if layout.sequence_parallel:
         again = (
             "gathered again in backward"
@@ -72,32 +101,62 @@ def assumptions_of(scenario: Scenario) -> tuple[str, ...]:
         else:
             plan = "follows transformers' plan: embedding and logits are whole on every rank"
         lines.append(f"Tensor parallelism {plan} (vocabulary_parallel).")
-    if runs_megatron(scenario):
-        fused = "added to main_grad as they are made, with one placeholder a shape"
-        made = "made in 16 bits and then added to main_grad"
-        chosen = fused if layout.gradient_accumulation_fusion else made
-        lines.append(f"Weight gradients are {chosen}.")
-        if training.attention != "flash":
-            own = "TransformerEngine's unfused one"
-            if training.attention == "eager":
-                own = "Megatron-LM's own (transformer-impl local), with a buffer for its scores"
-            lines.append(f"Attention is {own}.")
-        lines.append("The distributed optimizer gathers parameters into the weights themselves.")
-    if layout.engine == "deepspeed" and layout.zero_stage:
-        buckets = 2 if layout.overlaps and layout.zero_stage < 3 else 1
+    return lines
+
+
+def _megatron(scenario: Scenario) -> list[str]:
+    """How Megatron-LM and TransformerEngine are set up."""
+    if not runs_megatron(scenario):
+        return []
+    layout, training = scenario.layout, scenario.training
+    lines: list[str] = []
+    fused = "added to main_grad as they are made, with one placeholder a shape"
+    made = "made in 16 bits and then added to main_grad"
+    chosen = fused if layout.gradient_accumulation_fusion else made
+    lines.append(f"Weight gradients are {chosen}.")
+    if training.attention != "flash":
+        own = "TransformerEngine's unfused one"
+        if training.attention == "eager":
+            own = "Megatron-LM's own (transformer-impl local), with a buffer for its scores"
+        lines.append(f"Attention is {own}.")
+    lines.append("The distributed optimizer gathers parameters into the weights themselves.")
+    return lines
+
+
+def _deepspeed(scenario: Scenario) -> list[str]:
+    """DeepSpeed's bucket, and whose optimizer it runs."""
+    layout, training = scenario.layout, scenario.training
+    if layout.engine != "deepspeed" or not layout.zero_stage:
+        return []
+    lines: list[str] = []
+    buckets = 2 if layout.overlaps and layout.zero_stage < 3 else 1
+    lines.append(
+        f"DeepSpeed's reduce bucket has {layout.reduce_bucket_elements:,} elements"
+        + (", twice because of overlap_comm." if buckets == 2 else ".")
+    )
+    if training.optimizer == "adamw" and training.optimizer_implementation == "foreach":
         lines.append(
-            f"DeepSpeed's reduce bucket has {layout.reduce_bucket_elements:,} elements"
-            + (", twice because of overlap_comm." if buckets == 2 else ".")
+            "DeepSpeed runs torch's foreach AdamW, as Trainers hand it over; its own FusedAdam "
+            "(optimizer_implementation fused) needs no temporary list at the step."
         )
-        if training.optimizer == "adamw" and training.optimizer_implementation == "foreach":
-            lines.append(
-                "DeepSpeed runs torch's foreach AdamW, as Trainers hand it over; its own FusedAdam "
-                "(optimizer_implementation fused) needs no temporary list at the step."
-            )
+    return lines
+
+
+def _copies(scenario: Scenario) -> list[str]:
+    """What DDP keeps twice, and what FSDP's offload takes along."""
+    layout = scenario.layout
+    lines: list[str] = []
     if layout.engine == "ddp" and not layout.gradient_as_bucket_view and scenario.data_parallel > 1:
         lines.append("DDP keeps its buckets beside the gradients (gradient_as_bucket_view=False).")
     if layout.offload_optimizer != "none" and layout.engine in ("fsdp1", "fsdp2"):
         lines.append("FSDP's CPU offload takes parameter shards and gradients along.")
+    return lines
+
+
+def _batch(scenario: Scenario) -> list[str]:
+    """How the global batch comes out."""
+    training = scenario.training
+    lines: list[str] = []
     if training.global_batch is None:
         count = scenario.micro_batches
         each = "one micro-batch" if count == 1 else f"{count} micro-batches"
@@ -108,11 +167,16 @@ def assumptions_of(scenario: Scenario) -> tuple[str, ...]:
             f"{scenario.data_parallel} replicas x micro-batch {training.micro_batch}: "
             f"{scenario.micro_batches} micro-batches each make it {scenario.global_batch}."
         )
-    lines += _frozen(scenario)
+    return lines
+
+
+def _hardware(scenario: Scenario) -> list[str]:
+    """How experts are loaded, the card's attention kernel, and the reserve."""
+    lines: list[str] = []
     if any(shape.experts for shape, _ in scenario.model.block_groups):
         lines.append("Tokens are spread evenly over the experts.")
     gpu = scenario.cluster.gpu
-    if training.attention == "flash" and not gpu.flash_attention:
+    if scenario.training.attention == "flash" and not gpu.flash_attention:
         lines.append(
             f"{gpu.name} has no FlashAttention: torch's memory-efficient kernel, which stores no "
             "scores either, is counted instead."
@@ -122,7 +186,7 @@ def assumptions_of(scenario: Scenario) -> tuple[str, ...]:
         f"{format_gib(COMMUNICATOR_BYTES)} NCCL for each process group, "
         f"{FRAGMENTATION:.0%} fragmentation."
     )
-    return tuple(lines)
+    return lines
 
 
 def _frozen(scenario: Scenario) -> list[str]:

@@ -10,18 +10,25 @@ from shardwise.core.memory.pools import stranded_bytes
 from shardwise.core.memory.report import MemoryReport, StageReport
 from shardwise.core.memory.reserve import device_bytes, verdict, with_cached
 from shardwise.core.memory.stages import stages_of
-from shardwise.core.scenario import Scenario
+from shardwise.core.scenario import Scenario, the_scenario
 
 
-@lru_cache(maxsize=128)
 def estimate(scenario: Scenario) -> MemoryReport:
     """Memory of every pipeline stage over the phases of a training step.
+
+    Raises:
+        ScenarioError: not a scenario.
 
     >>> from shardwise.core.scenario import Scenario
     >>> report = estimate(Scenario.from_dict({"model": {"parameters": 7e9}}))
     >>> report.verdict
     'fits'
     """
+    return _estimated(the_scenario(scenario))
+
+
+@lru_cache(maxsize=128)
+def _estimated(scenario: Scenario) -> MemoryReport:
     stages = stages_of(scenario.model, scenario.layout, scenario.training.trainable)
     reports = tuple(_stage_report(scenario, index) for index in range(len(stages)))
     worst = max(reports, key=lambda report: report.peak_bytes)

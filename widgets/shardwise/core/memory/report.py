@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from shardwise.core.hashed import once
 from shardwise.core.memory.reserve import device_bytes
+from shardwise.core.units import format_gib
 
 if TYPE_CHECKING:
     from shardwise.core.memory.explanation import Explanation
@@ -59,15 +60,19 @@ class StageReport:
         return self.totals[PHASES[0]]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class MemoryReport:
     """The memory of one scenario; all sizes in bytes, of the rank that needs most.
 
     `peak_bytes` is allocated by tensors, `reserved_bytes` held by the caching allocator,
     `device_bytes` what nvidia-smi shows; `cached_bytes` of the last two are idle blocks that the
     allocator gives back before a request fails, so the card must have `needed_bytes`. `low_bytes`
-    and `high_bytes` bound what is needed (the high one is never below what is shown). `verdict` is
-    fits, tight, uncertain or does not fit, against the card's `usable_bytes`.
+    and `high_bytes` bound it, with no fragmentation and with 8 % of what is allocated (`high_bytes`
+    is never below what the meter shows; `needed_high_bytes` is the band's own end).
+
+    `verdict`, against the card's `usable_bytes`: fits (the whole band is below), tight (the card's
+    end lies inside the band), does not fit (the whole band is above), uncertain (would fit, but the
+    architecture is a guess and less than a fifth of the card is left).
     """
 
     scenario: Scenario
@@ -80,6 +85,14 @@ class MemoryReport:
     usable_bytes: int
     host_bytes_per_node: float
     verdict: str
+
+    def __repr__(self) -> str:
+        """What is needed of what, in one line."""
+        return (
+            f"MemoryReport({format_gib(self.peak_bytes)} allocated at {self.binding_phase}, "
+            f"{format_gib(self.needed_bytes)} needed of {format_gib(self.usable_bytes)}: "
+            f"{self.verdict})"
+        )
 
     @once
     def worst(self) -> StageReport:

@@ -13,7 +13,7 @@ from shardwise.core.memory.pools import stranded_bytes
 from shardwise.core.memory.report import PHASES
 from shardwise.core.memory.reserve import device_bytes, verdict, with_cached
 from shardwise.core.memory.stages import stages_of
-from shardwise.core.scenario import Scenario
+from shardwise.core.scenario import Scenario, the_scenario
 
 if TYPE_CHECKING:
     import numpy
@@ -26,13 +26,13 @@ CHUNK = 8192
 _MOST = {"sequence_length": 10**8, "micro_batch": 10**6, "global_batch": 10**9}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Sweep:
     """Estimates at many sizes, in bytes; every array has the shape of the sizes broadcast.
 
     `peak_bytes` and `steady_bytes` are allocated on the fullest rank, as in `MemoryReport`;
-    `phases` the largest total of any stage by phase; `device_bytes` with `low_bytes` and
-    `high_bytes` what nvidia-smi shows; `fits` is True where even the high figure is usable.
+    `phases` the largest total of any stage by phase; `device_bytes` what nvidia-smi shows,
+    `low_bytes` and `high_bytes` as there; `fits` is True where even the high figure is usable.
     """
 
     scenario: Scenario
@@ -45,6 +45,10 @@ class Sweep:
     device_bytes: Array
     low_bytes: Array
     high_bytes: Array
+
+    def __repr__(self) -> str:
+        """How many sizes, and how many of them fit."""
+        return f"Sweep({self.peak_bytes.size:,} sizes, {int(self.fits.sum()):,} fit)"
 
     @property
     def usable_bytes(self) -> int:
@@ -94,7 +98,7 @@ def sweep(
     """
     import numpy
 
-    training = scenario.training
+    training = the_scenario(scenario).training
     given = {
         "sequence_length": sequence_length,
         "micro_batch": micro_batch,
