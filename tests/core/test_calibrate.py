@@ -149,14 +149,20 @@ def test_a_snapshot_without_history_is_a_reserved_peak() -> None:
 
 def test_a_snapshots_path_will_do(tmp_path: Path) -> None:
     """The file is read first."""
-    block = {"size": 20 * 2**20, "requested_size": 20 * 2**20, "state": "active_allocated"}
-    segment = {"device": 0, "address": 0, "total_size": 20 * 2**20, "stream": 0, "blocks": [block]}
+    block = {"size": 200 * 2**20, "requested_size": 200 * 2**20, "state": "active_allocated"}
+    segment = {"device": 0, "address": 0, "total_size": 200 * 2**20, "stream": 0, "blocks": [block]}
     path = tmp_path / "snapshot.pickle"
     path.write_bytes(pickle.dumps({"segments": [segment], "device_traces": [[]]}))
     laid = scenario("gpt2")
     assert calibrate(laid, path) == calibrate(laid, str(path))
     assert calibrate(laid, path) == calibrate(laid, read_snapshot(path))
-    assert calibrate(laid, path).measured_bytes == 20 * 2**20
+    assert calibrate(laid, path).measured_bytes == 200 * 2**20
+
+
+def test_less_than_the_parameters_is_another_run() -> None:
+    """8B sharded over eight GPUs keeps 1.87 GiB of weights on each."""
+    with pytest.raises(ScenarioError, match=r"at least the 1\.87 GiB of parameters"):
+        calibrate(scenario(), 2**30, "allocated")
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ TRAININGS = st.fixed_dictionaries(
         "attention": st.sampled_from(["flash", "math", "eager"]),
         "loss": st.sampled_from(["full", "chunked", "fused"]),
         "model_code": st.sampled_from(["transformers", "torchtitan", "megatron", "compiled"]),
+        "trainable": st.sampled_from(["all", {"lora": {"rank": 8}}, {"only": ["norm", "head"]}]),
     }
 )
 LAYOUTS = st.sampled_from(

@@ -94,13 +94,40 @@ def test_formatted_bytes_say_their_unit_and_their_size(size: float) -> None:
             assert size < 0.001 * unit
             continue
         shown = float(number.replace(",", "")) * unit
-        assert shown == pytest.approx(size, rel=0.006, abs=0.0006 * unit)
+        places = 0.0051 if size >= 0.0995 * unit else 0.00051  # half of the last place shown
+        assert shown == pytest.approx(size, rel=0.0051, abs=places * unit)
 
 
 def test_the_two_units_are_kept_apart() -> None:
     """112e9 bytes are 112 GB and 104.3 GiB."""
     assert format_gb(112e9) == "112 GB"
     assert format_gib(112e9) == "104.3 GiB"
+
+
+@pytest.mark.parametrize(
+    ("count", "shown"),
+    [
+        (999, "999"), (1000, "1 k"), (9_996, "10.0 k"), (99_960, "100 k"), (999_400, "999 k"),
+        (999_500, "1.00 M"), (999_885_952, "1.00 B"), (10**9, "1 B"), (1_996_000_000, "2.00 B"),
+        (999_900_000_000, "1.00 T"), (12_340_000, "12.3 M"), (70 * 10**9, "70 B"),
+    ],
+)  # fmt: skip
+def test_a_count_rounded_up_to_the_next_unit_takes_it(count: int, shown: str) -> None:
+    """Python's own round-half-even to three figures, then the unit: never a thousand of one."""
+    assert format_count(count) == shown
+
+
+@pytest.mark.parametrize(
+    ("size", "gib", "gb"),
+    [
+        (0.0994, "0.099 GiB", "0.099 GB"), (0.0996, "0.10 GiB", "0.1 GB"),
+        (9.994, "9.99 GiB", "9.99 GB"), (9.996, "10.0 GiB", "10 GB"), (999.96, "1,000.0 GiB", ""),
+    ],
+)  # fmt: skip
+def test_a_size_rounded_up_to_ten_has_the_places_of_ten(size: float, gib: str, gb: str) -> None:
+    """What is shown as 10 has one place, as 10 itself has."""
+    assert format_gib(size * GIB) == gib
+    assert not gb or format_gb(size * GB) == gb
 
 
 @given(st.integers(1, 10**15))

@@ -176,9 +176,12 @@ def next_step(asked: Scenario, chosen: Scenario, strategy: str) -> str:
     if heavier is None:
         return f"Not needed: the next step, {name}, cannot be laid out on this cluster."
     now, then = estimate(chosen).needed_bytes, estimate(heavier).needed_bytes
-    change = f"free {format_gib(now - then)} a GPU" if then < now else "free nothing here"
+    change = "free nothing here"
+    if then < now:
+        change = f"free {format_gib(now - then)} more of what a GPU must have"
     cost = f"{STRATEGIES[following].moves}{bubble(heavier)}"
-    return f"Not needed: {name} would {change}. Its traffic: {cost}."
+    before = STRATEGIES[strategy].name
+    return f"Not needed: after {before}, {name} would {change}. Its traffic: {cost}."
 
 
 def _laid(asked: Scenario, chosen: Scenario, strategy: str) -> Scenario | None:

@@ -33,7 +33,7 @@ def _repr(value: object) -> str:
     """`repr`, which itself fails on integers of 4300 digits and on deep nesting."""
     try:
         return repr(value)
-    except (ValueError, RecursionError):
+    except Exception:  # whatever a stranger's __repr__ raises
         return f"a {type(value).__name__} that cannot be shown"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Collection, Mapping
 
 from shardwise.core.errors import ScenarioError, unknown_key
@@ -31,6 +32,8 @@ def choice(value: object, name: str, allowed: Collection[str]) -> str:
 
 def whole(value: object, name: str, minimum: int, maximum: int) -> int:
     """A whole number in a range; text as people type it is read too."""
+    if hasattr(value, "__index__") and not isinstance(value, (bool, int)):
+        value = operator.index(value)  # NumPy's integers
     if not isinstance(value, (int, float, str)):
         raise ScenarioError(name, value, f"a whole number from {minimum} to {maximum}")
     return parse_whole(value, name, minimum=minimum, maximum=maximum)

@@ -8,6 +8,7 @@ from dataclasses import replace
 from shardwise.core.adapters import trained_parameters
 from shardwise.core.advice import adjustments, with_changes
 from shardwise.core.cluster import MAX_NODES
+from shardwise.core.errors import ScenarioError
 from shardwise.core.layout import Layout
 from shardwise.core.memory import estimate
 from shardwise.core.scenario import Scenario
@@ -51,7 +52,10 @@ def context_parallel(scenario: Scenario, fits: Callable[[Scenario], bool]) -> st
     )
     for degree in context_degrees(scenario):
         for training in (scenario.training, leanest, replace(leanest, loss="chunked")):
-            laid = scenario.with_layout(Layout(context_parallel=degree), training)
+            try:
+                laid = scenario.with_layout(Layout(context_parallel=degree), training)
+            except ScenarioError:
+                continue  # a quantized base that FSDP2 cannot cut
             if fits(laid):
                 changes = with_changes(adjustments(scenario.training, laid))
                 return (
@@ -66,7 +70,11 @@ def more_nodes(scenario: Scenario, fitting: Callable[[Scenario], str]) -> str:
     least, most = 1, 1
     while scenario.cluster.nodes * 2 ** (most + 1) <= max(_MOST_NODES, 8 * scenario.cluster.nodes):
         most += 1
-    if not fitting(_on_more_nodes(scenario, most)):
+    try:
+        helps = fitting(_on_more_nodes(scenario, most))
+    except ScenarioError:  # a quantized base that no engine cuts
+        helps = ""
+    if not helps:
         return (
             "More such GPUs alone do not help; shorten the sequence or take cards with more memory."
         )
@@ -117,7 +125,13 @@ def notes(asked: Scenario, chosen: Scenario, strategy: str) -> tuple[str, ...]:
         )
     elif strategy in ("zero-1", "zero-2", "zero-3"):
         lines.append("More GPUs make each shard smaller; activations and logits stay as they are.")
-    parts = estimate(chosen).parts
+    report = estimate(chosen)
+    if report.host_bytes_per_node:
+        lines.append(
+            f"The host holds {format_gib(report.host_bytes_per_node)} a node, of "
+            f"{format_gib(cluster.host_memory_bytes)} that each is taken to have."
+        )
+    parts = report.parts
     if chosen.training.loss == "full" and max(parts, key=lambda part: parts[part]) == _LOGITS:
         lines.append(
             f"Logits and loss are the largest part ({format_gib(parts[_LOGITS])}): a chunked or "

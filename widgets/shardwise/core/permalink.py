@@ -17,6 +17,7 @@ from urllib.parse import parse_qsl, urlencode
 from shardwise.core.cluster import Cluster
 from shardwise.core.errors import ScenarioError, shown
 from shardwise.core.scenario import DEFAULT_MODEL, Scenario
+from shardwise.core.training import Training
 
 VERSION = "1"
 LONGEST_QUERY = 32_000
@@ -52,9 +53,10 @@ def to_query(scenario: Scenario) -> str:
                 "gpus_per_node": scenario.cluster.gpu.gpus_per_node,
             }
         for key, value in own.items():
-            if key == "data_parallel" or (key == "shard" and value == _whole_group(scenario)):
+            if key == "data_parallel":
                 continue
-            if value != usual.get(key):
+            default = _whole_group(scenario) if key == "shard" else usual.get(key)
+            if value != default:
                 pairs.append((key, value if isinstance(value, str) else json.dumps(value)))
     return urlencode(pairs)
 
@@ -87,26 +89,31 @@ def from_query(query: str) -> Opened:
             notes.append(f"{shown(key)} in the link is not known here and was left out.")
             continue
         trial = _with(given, section, key, _value(text))
-        try:
-            Scenario.from_dict({k: v for k, v in trial.items() if k in ("model", section)})
+        try:  # alone: what goes together is seen once all of it is there
+            if section == "cluster":
+                Cluster.from_dict(trial[section])
+            elif section == "training":
+                Training.from_dict(trial[section])
         except ScenarioError as problem:
-            if section != "layout":
-                notes.append(f"{key}={text} in the link was left out: {problem}")
-                continue
+            notes.append(f"{key}={text} in the link was left out: {problem}")
+            continue
         given = trial
     return _complete(given, notes)
 
 
 def _complete(given: dict[str, object], notes: list[str]) -> Opened:
-    try:
-        return Opened(Scenario.from_dict(given), tuple(notes))
-    except ScenarioError as problem:
-        notes.append(f"The link's layout was left out: {problem}")
-    kept = {key: value for key, value in given.items() if key != "layout"}
-    try:
-        return Opened(Scenario.from_dict(kept), tuple(notes))
-    except ScenarioError as problem:
-        notes.append(f"The link was left out: {problem}")
+    said = ""
+    for dropped in ((), ("layout",), ("training",), ("layout", "training")):
+        kept = {key: value for key, value in given.items() if key not in dropped}
+        try:
+            opened = Scenario.from_dict(kept)
+        except ScenarioError as problem:
+            said = said or str(problem)
+            continue
+        if dropped:
+            notes.append(f"The link's {' and '.join(dropped)} was left out: {said}")
+        return Opened(opened, tuple(notes))
+    notes.append(f"The link was left out: {said}")
     return Opened(Scenario.from_dict({}), tuple(notes))
 
 

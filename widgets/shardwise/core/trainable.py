@@ -77,7 +77,7 @@ class Trainable:
         """
         if isinstance(value, Trainable):
             return value
-        if value == "all":
+        if isinstance(value, str) and value == "all":
             return cls()
         given = section(value, FIELD, ("lora", "frozen", "only", "base"))
         named = [key for key in ("lora", "frozen", "only") if key in given]

@@ -30,9 +30,9 @@ def format_gib(size_bytes: float) -> str:
     value = size_bytes / GIB
     if value == 0:
         return "0 GiB"
-    if abs(value) < 0.1:
+    if round(abs(value), 3) < 0.1:
         return f"{value:.3f} GiB" if abs(value) >= 0.0005 else "<0.001 GiB"
-    return f"{value:,.2f} GiB" if abs(value) < 10 else f"{value:,.1f} GiB"
+    return f"{value:,.2f} GiB" if round(abs(value), 2) < 10 else f"{value:,.1f} GiB"
 
 
 def format_gb(size_bytes: float) -> str:
@@ -44,21 +44,27 @@ def format_gb(size_bytes: float) -> str:
     value = size_bytes / GB
     if value == 0:
         return "0 GB"
-    if abs(value) < 0.1:
+    if round(abs(value), 3) < 0.1:
         return f"{value:.3f} GB" if abs(value) >= 0.0005 else "<0.001 GB"
-    text = f"{value:,.2f}" if abs(value) < 10 else f"{value:,.1f}"
+    text = f"{value:,.2f}" if round(abs(value), 2) < 10 else f"{value:,.1f}"
     return text.rstrip("0").rstrip(".") + " GB"
 
 
 def format_count(count: float) -> str:
-    """A count of parameters or tokens as people say it.
+    """A count of parameters or tokens as people say it: three figures, fewer where they are exact.
 
     >>> format_count(8_030_261_248), format_count(124_439_808), format_count(950)
     ('8.03 B', '124 M', '950')
+    >>> format_count(999_885_952), format_count(10**9)
+    ('1.00 B', '1 B')
     """
+    rounded = float(f"{count:.3g}")
     for size, letter in ((10**12, "T"), (10**9, "B"), (10**6, "M"), (10**3, "k")):
-        if count >= size:
-            return f"{count / size:.3g} {letter}"
+        if rounded >= size:
+            short = rounded / size
+            places = 2 if short < 10 else 1 if short < 100 else 0
+            text = f"{short:g}" if rounded == count else f"{short:.{places}f}"
+            return f"{text} {letter}"
     return f"{count:g}"
 
 

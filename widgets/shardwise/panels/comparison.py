@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from shardwise.charts import bars
 from shardwise.core.decision import Decision, decide
@@ -46,7 +47,7 @@ def compared(scenario: Scenario, decision: Decision) -> tuple[tuple[str, MemoryR
     chosen = decision.scenario.layout
     listed: list[tuple[str, MemoryReport]] = [(_own_name(scenario), estimate(scenario))]
     training = decision.scenario.training if decision.strategy != "none" else scenario.training
-    asked = scenario.with_training(training)
+    asked = replace(scenario, training=training)  # checked with each layout below
     for key in ("ddp", "zero-1", "zero-2", "zero-3", "offload", "tensor", "pipeline"):
         tensor, pipeline = _degrees(scenario, key, chosen.tensor_parallel, chosen.pipeline_parallel)
         if tensor == 0:

@@ -9,7 +9,7 @@ from pathlib import Path
 from shardwise.core.errors import ScenarioError, unknown_key
 from shardwise.core.memory.assumptions import not_modelled_in
 from shardwise.core.memory.estimate import estimate
-from shardwise.core.memory.report import MemoryReport
+from shardwise.core.memory.report import PHASES, MemoryReport
 from shardwise.core.memory.reserve import (
     COMMUNICATOR_BYTES,
     CONTEXT_BYTES,
@@ -29,7 +29,7 @@ METERS: Mapping[str, str] = {
 }
 """What a figure was read from; `nvidia-smi` is accepted for `device`."""
 
-MOST_BYTES = 1e15
+MOST_BYTES = 2e12
 
 
 @dataclass(frozen=True)
@@ -121,6 +121,11 @@ def calibrate(
     meter = meter_named(meter)
     size = measured_bytes(measured, "measured")
     report = estimate(scenario)
+    least = report.phases[PHASES[0]]["parameters"]
+    if size < least:
+        raise ScenarioError(
+            "measured", size, f"at least the {format_gib(least)} of parameters on a GPU", "in bytes"
+        )
     estimated = estimated_by(report, meter)
     outside = report.device_bytes - report.reserved_bytes
     held = size - (outside if meter == "device" else 0.0)
@@ -138,7 +143,7 @@ def meter_named(meter: object) -> str:
     Raises:
         ScenarioError: none of the meters.
     """
-    key = "device" if meter == "nvidia-smi" else meter
+    key = "device" if isinstance(meter, str) and meter == "nvidia-smi" else meter
     if not isinstance(key, str) or key not in METERS:
         raise unknown_key("meter", meter, METERS)
     return key
@@ -153,7 +158,7 @@ def measured_bytes(value: object, field: str) -> float:
     good = isinstance(value, (int, float)) and not isinstance(value, bool)
     if not good or not 2**20 <= value <= MOST_BYTES:  # type: ignore[operator]
         raise ScenarioError(
-            field, value, "a number of bytes from 1 MiB to 1e15", "36.2 GiB is 36.2 * 2**30"
+            field, value, "a number of bytes from 1 MiB to 2e12", "36.2 GiB is 36.2 * 2**30"
         )
     return float(value)  # type: ignore[arg-type]
 

@@ -16,7 +16,7 @@ def explain(report: MemoryReport, part: str) -> Explanation:
     Raises:
         ScenarioError: not a key of `PARTS`.
     """
-    if part not in PARTS:
+    if not isinstance(part, str) or part not in PARTS:
         raise unknown_key("part", part, PARTS)
     formula, values, source = _EXPLAINERS[part](report)
     phase = ("phase", f"{report.binding_phase}, stage {report.worst.index}")

@@ -78,15 +78,26 @@ def optimizer_offload(scenario: Scenario) -> Changed | None:
 
 
 def twice_tensor(scenario: Scenario) -> Changed | None:
-    """Twice the tensor axis, sequence parallel with it, inside a node."""
+    """Twice the tensor axis, sequence parallel with it, inside a node; its cost by the link."""
     degree = 2 * scenario.layout.tensor_parallel
     if scenario.cluster.gpus_per_node % degree:
         return None
     layout = _degrees(scenario.layout, tensor_parallel=degree)
     return _lay(
         scenario, str(degree // 2), str(degree), replace(layout, sequence_parallel=True),
-        label=f"tensor parallel {degree}",
+        label=f"tensor parallel {degree}", cost=_tensor_cost(scenario.cluster, degree),
     )  # fmt: skip
+
+
+def _tensor_cost(cluster: Cluster, degree: int) -> str:
+    """What the exchange in every block means on the node's link; empty where all have NVLink."""
+    link = cluster.intra_node
+    slow = "Activations are exchanged twice a block in forward and in backward, and"
+    if link.name.startswith("PCIe"):
+        return f"{slow} this node has no NVLink, only {link.name}: slow. Half as many replicas."
+    if link.key.startswith("nvlink-bridge") and degree > 2:
+        return f"{slow} NVLink bridges join pairs only, the rest is PCIe: slow. Fewer replicas."
+    return ""
 
 
 def sequence_parallel(scenario: Scenario) -> Changed | None:

@@ -104,7 +104,7 @@ def read_snapshot(source: str | Path | bytes, device: int | None = None) -> Snap
         raise ScenarioError(FIELD, "no segments", ALLOWED, "nothing was allocated when it was made")
     if device is None:
         device = max(by_device, key=lambda index: _total(by_device[index], "total_size"))
-    if device not in by_device:
+    if not isinstance(device, int) or device not in by_device:
         listed = ", ".join(str(index) for index in sorted(by_device))
         raise ScenarioError("device", device, f"one of the snapshot's devices: {listed}")
     events = traces[device] if 0 <= device < len(traces) else []
@@ -173,8 +173,12 @@ def _count_blocks(
 def _content(source: str | Path | bytes) -> bytes:
     if isinstance(source, bytes):
         return source
+    if not isinstance(source, (str, Path)):
+        raise ScenarioError(FIELD, source, f"{ALLOWED}: a path, or a file's bytes")
     path = Path(source)
     try:
+        if not path.is_file():  # a device or a pipe has no end
+            raise ScenarioError(FIELD, str(path), f"{ALLOWED}: it cannot be read")
         if path.stat().st_size > LARGEST_FILE:
             raise ScenarioError(FIELD, str(path), f"a file of at most {format_gib(LARGEST_FILE)}")
         return path.read_bytes()

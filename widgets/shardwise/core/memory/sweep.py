@@ -113,9 +113,12 @@ def sweep(
         sizes.setdefault(key, numpy.asarray(float(getattr(training, key))))
     if "global_batch" not in sizes and training.global_batch is not None:
         sizes["global_batch"] = numpy.asarray(float(training.global_batch))
-    shaped: dict[str, Array] = dict(
-        zip(sizes, numpy.broadcast_arrays(*sizes.values()), strict=True)
-    )
+    try:
+        together = numpy.broadcast_arrays(*sizes.values())
+    except ValueError:
+        shapes = {key: value.shape for key, value in sizes.items()}
+        raise ScenarioError("sizes", shapes, "arrays that broadcast against each other") from None
+    shaped: dict[str, Array] = dict(zip(sizes, together, strict=True))
     shape = shaped["micro_batch"].shape
     flat: dict[str, Array] = {key: value.ravel() for key, value in shaped.items()}
     _check(scenario, flat)
@@ -188,8 +191,11 @@ def _alike(scenario: Scenario, sizes: Mapping[str, Array]) -> Iterator[Any]:
 def _checked(value: ArrayLike, key: str) -> ArrayLike:
     import numpy
 
-    given = numpy.asarray(value)
     allowed = f"whole numbers from 1 to {_MOST[key]:,}"
+    try:
+        given = numpy.asarray(value)
+    except ValueError:  # a ragged list
+        raise ScenarioError(f"training.{key}", value, allowed) from None
     if given.dtype.kind not in "iuf" or given.size == 0:
         raise ScenarioError(f"training.{key}", value, allowed)
     wrong = ~((given >= 1) & (given <= _MOST[key]) & (given == numpy.floor(given)))

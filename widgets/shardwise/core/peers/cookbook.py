@@ -103,6 +103,9 @@ def row(scenario: Scenario) -> PeerRow:
     flags += ["--partition-activations"] if layout.sequence_parallel else []
     flags += [] if mixed else ["--disable-mixed-precision"]
     setting = " ".join(flags) + ", fp32 gradients (its default)"
+    if not keeps_scores and training.activation_checkpointing == "none":
+        setting += f"; nothing is recomputed: its flag stands for {training.attention} attention, "
+        setting += "which keeps no scores"
     return PeerRow(
         PEER, VERSION, setting, sum(parts.values()), parts,
         leaves_out=_leaves_out(scenario), defects=_defects(scenario), source=_SOURCE,

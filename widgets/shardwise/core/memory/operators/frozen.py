@@ -28,7 +28,7 @@ def without_weights(
     hidden = tokens.count * shape.hidden
     if "attention" not in frozen.trained and shape.attention:
         kept["attention input"] = _input(kernel, frozen.attention_input, hidden) / outside
-        kept["latent projections"] = _latent(shape, tokens, kernel, operators)
+        kept["latent projections"] = _latent(shape, tokens)
         result = tokens.count * shape.heads * shape.value_head_dim / inside
         ran = attention_kernel(shape, tokens, kernel)
         held = ran in ("flash", "efficient")
@@ -108,11 +108,7 @@ def _product(shape: BlockShape, kernel: Kernel, elements: float) -> float:
     return kernel.element_bytes * elements
 
 
-def _latent(
-    shape: BlockShape, tokens: Tokens, kernel: Kernel, operators: dict[str, float]
-) -> float:
-    if not operators.get("latent projections"):
-        return 0.0
+def _latent(shape: BlockShape, tokens: Tokens) -> float:
     ranks = shape.q_lora_rank + shape.kv_lora_rank
     norms = (shape.q_lora_rank > 0) + (shape.kv_lora_rank > 0)
     return tokens.count * (4 * ranks + 4 * norms)
