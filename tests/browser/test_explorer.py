@@ -5,12 +5,13 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Locator, Page, expect
 from servers import ARTIFACTS, ROOT, Server, jupyterlab, voila
 
 NOTEBOOKS = ROOT / "notebooks"
@@ -38,8 +39,13 @@ def field(page: Page, label: str):  # type: ignore[no-untyped-def]
 
 
 def headline(page: Page) -> str:
-    """The decision in words."""
-    return page.locator(".sw-text h3").first.inner_text()
+    """The decision in words, under the line on the run as it is set."""
+    return decided(page).inner_text()
+
+
+def decided(page: Page) -> Locator:
+    """The second heading of the answer."""
+    return page.locator(".sw-text h3").nth(1)
 
 
 @pytest.mark.parametrize("width", [360, 1600])
@@ -67,7 +73,8 @@ def test_the_worked_case_is_on_the_screen(page: Page, explorer: Server) -> None:
     opened(page, explorer.address + "?v=1&parameters=7e9&gpu=a100-sxm-80gb")
     expect(page.get_by_text("112 GB before activations")).to_be_visible()
     expect(page.get_by_text("weights alone are 14 GB")).to_be_visible()
-    expect(page.locator(".sw-text h3").first).to_contain_text("optimizer state")
+    expect(page.locator(".sw-text h3").first).to_contain_text("As set (FSDP2, ZeRO-3): ")
+    expect(decided(page)).to_contain_text("optimizer state")
     path = page.locator(DRAWN).nth(1)
     expect(path).to_contain_text("no")
     expect(path).to_contain_text("yes")
@@ -81,8 +88,67 @@ def test_keys_on_a_slider_move_everything(page: Page, explorer: Server) -> None:
     for _ in range(4):
         page.keyboard.press("ArrowRight")
     expect(field(page, "Nodes")).to_have_value("16")
-    expect(page.locator(".sw-text h3").first).not_to_have_text(before)
+    expect(decided(page)).not_to_have_text(before)
     page.wait_for_function("location.search.includes('nodes=16')")
+
+
+def test_a_committed_suffix_shows_the_number_that_is_used(page: Page, explorer: Server) -> None:
+    """1k is a thousand, not 1024: after Enter the field shows its digits, and reads them again."""
+    opened(page, explorer.address)
+    field(page, "Nodes").fill("1k")
+    field(page, "Nodes").press("Enter")
+    expect(field(page, "Nodes")).to_have_value("1\u202f000")
+    page.wait_for_function("location.search.includes('nodes=1000')")
+    error = page.locator(".sw-field", has=field(page, "Nodes")).locator(".sw-error")
+    expect(error).to_have_text("")
+    field(page, "Nodes").fill("2.5x")
+    field(page, "Nodes").press("Enter")
+    expect(field(page, "Nodes")).to_have_value("2.5x")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_errors_and_arrows_are_seen_on_either_theme(
+    page: Page, explorer: Server, scheme: str
+) -> None:
+    """Error text has a contrast of 4.5 or more (WCAG 2.2, 1.4.3); arrows take the ink's color."""
+    page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+    opened(page, explorer.address)
+    field(page, "Nodes").fill("many")
+    error = page.locator(".sw-field", has=field(page, "Nodes")).locator(".sw-error")
+    expect(error).to_contain_text("allowed")
+    paper, text = error.evaluate(_PAINTED)
+    assert contrast(paper, text) >= 4.5
+    arrow = page.get_by_label("GPU", exact=True).evaluate(
+        "e => getComputedStyle(e).backgroundImage.match(/rgba?\\([^)]*\\)/g)[1]"
+    )
+    shade = [float(part) for part in re.findall(r"[\d.]+", arrow)[:3]]
+    assert contrast(paper, shade) >= 4.5
+
+
+_PAINTED = """element => {
+  const context = document.createElement('canvas').getContext('2d');
+  let below = element;
+  while (/^(transparent|rgba\\(.*, 0\\))$/.test(getComputedStyle(below).backgroundColor)) {
+    below = below.parentElement;
+  }
+  const painted = [below, element].map((e, text) => {
+    context.fillStyle = getComputedStyle(e)[text ? 'color' : 'backgroundColor'];
+    context.fillRect(0, 0, 1, 1);
+    return [...context.getImageData(0, 0, 1, 1).data].slice(0, 3);
+  });
+  return painted;
+}"""
+"""What lies under an element and its letters over that, as the page paints them."""
+
+
+def contrast(one: list[float], other: list[float]) -> float:
+    """Contrast ratio of two sRGB colors (WCAG 2.2: (L1 + 0.05) / (L2 + 0.05))."""
+    lights = []
+    for color in (one, other):
+        parts = [part / 255 for part in color]
+        linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+        lights.append(0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2])
+    return (max(lights) + 0.05) / (min(lights) + 0.05)
 
 
 def test_every_control_is_reached_by_the_tab_key(page: Page, explorer: Server) -> None:
@@ -126,6 +192,7 @@ def test_a_pasted_config_with_markup_stays_text(page: Page, explorer: Server) ->
     box.fill('{"model_type": ')
     box.blur()
     expect(page.get_by_role("alert").first).to_contain_text("allowed")
+    expect(page.get_by_text("still the last model that worked").first).to_be_visible()
     config = json.loads((ROOT / "data/models/llama-3-8b.json").read_text(encoding="utf-8"))
     config["_name_or_path"] = "<script>window.hacked = 1</script>"
     box.fill(json.dumps(config))
@@ -141,12 +208,26 @@ def test_tabs_show_the_other_charts_and_the_formulas(page: Page, explorer: Serve
     page.get_by_role("tab", name="GPUs", exact=True).click()
     expect(page.locator(DRAWN)).to_have_count(4)
     expect(page.get_by_text("ZeRO-3 / FSDP is under the line from")).to_be_visible()
+    expect(page.get_by_text("With the training as it is set")).to_be_visible()
     page.get_by_role("tab", name="Layers").click()
     expect(page.locator(DRAWN)).to_have_count(5)
     expect(page.get_by_text("The largest layer is")).to_be_visible()
     page.get_by_role("tab", name="Numbers").click()
     page.get_by_text("activations:").first.click()
     expect(page.get_by_text("Korthikanti et al. 2022").first).to_be_visible()
+
+
+def test_a_program_that_cannot_be_written_cannot_be_pressed(page: Page, explorer: Server) -> None:
+    """With adapters both programs' buttons are off, and the reason stands under them."""
+    opened(page, explorer.address)
+    page.get_by_role("tab", name="Files").click()
+    button = page.get_by_role("button", name="FSDP program")
+    expect(button).to_be_enabled()
+    page.get_by_role("tab", name="Training", exact=True).click()
+    page.get_by_label("Trained", exact=True).select_option("LoRA: adapters, base in 16 bits")
+    expect(button).to_be_disabled()
+    expect(page.get_by_role("button", name="DeepSpeed")).to_be_disabled()
+    expect(page.get_by_text("Cannot be written: training.trainable").first).to_be_visible()
 
 
 def test_files_are_saved_for_the_scenario(page: Page, explorer: Server) -> None:

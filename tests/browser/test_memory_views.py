@@ -67,6 +67,35 @@ def test_each_view_fits_its_width(
     page.locator(".sw-tabs").screenshot(path=shots / f"view-{name}-{width}-{scheme}.png")
 
 
+@pytest.mark.parametrize("width", [400, 1200])
+def test_no_label_of_a_bar_lies_on_the_card_s_line(
+    page: Page, explorer: Server, width: int
+) -> None:
+    """A label beside a bar keeps clear of the dashed line; only one inside a bar may be under it.
+
+    Labels are bold 11 pixel letters with a halo; those inside begin left of their bar's end.
+    """
+    page.set_viewport_size({"width": width, "height": 1200})
+    query = "?v=1&model=llama-3-8b&gpu=rtx-3090&gpus_per_node=8&sequence_length=1024"
+    opened(page, explorer, query, "Change first", 1)
+    for title in ("Memory of one GPU, by strategy", CHANGES):
+        crossing = chart(page, title).evaluate(_CROSSING)
+        assert crossing == []
+
+
+CHANGES = "What one GPU must have after each change alone, reserve included"
+_CROSSING = """figure => {
+  const dashed = [...figure.querySelectorAll('.mark-rule line')]
+    .find((e) => (e.getAttribute('stroke-dasharray') ?? '').startsWith('6'));
+  const at = dashed.getBoundingClientRect().left;
+  const texts = [...figure.querySelectorAll('.mark-text text')];
+  return texts.filter((e) => e.getAttribute('text-anchor') === 'start' && e.textContent)
+    .filter((e) => { const b = e.getBoundingClientRect(); return b.left < at && b.right > at; })
+    .map((e) => e.textContent);
+}"""
+"""Labels beside a bar (they start at an anchor) that the card's line runs through."""
+
+
 def test_phases_and_stages_name_the_peak_and_the_card(page: Page, explorer: Server) -> None:
     """Six phases with the peak, four stages with what they keep in flight, the card's number."""
     opened(page, explorer, PIPELINE, "Memory", 2)
@@ -106,7 +135,7 @@ def test_calculators_stand_beside_ours_with_reasons(page: Page, explorer: Server
         row = table.get_by_role("row").filter(has_text=peer.peer)
         total = peer.not_applicable if peer.total_bytes is None else format_gib(peer.total_bytes)
         expect(row).to_contain_text(total)
-    expect(chart(page, "The same question put to other calculators")).to_contain_text("60 GiB")
+    expect(chart(page, "The same question put to other calculators")).to_contain_text("59.8 GiB")
     page.get_by_text("Whose formulas these are").click()
     expect(page.get_by_text("d841e40").first).to_be_visible()
 
@@ -119,6 +148,9 @@ def test_a_measured_peak_and_a_snapshot_show_the_residual(
     box = page.get_by_role("textbox", name="Measured peak of one GPU", exact=True)
     box.fill("60")
     expect(page.get_by_text("more than estimated (+")).to_be_visible()
+    box.fill("24100")
+    expect(page.get_by_text("24100 GiB is above the card's 80.0 GiB: MiB?")).to_be_visible()
+    expect(page.get_by_text("more than estimated (+")).to_have_count(0)
     box.fill("much")
     error = page.locator(".sw-field", has=box).locator(".sw-error")
     expect(error).to_contain_text("allowed: a number from 0 to 100000")

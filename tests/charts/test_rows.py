@@ -6,7 +6,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwise.charts import bars, changes, layers, path, peers, phases, rule, scaling, stages
+from shardwise.charts import (
+    bars,
+    changes,
+    layers,
+    path,
+    peers,
+    phases,
+    rule,
+    scaling,
+    stacked,
+    stages,
+)
 from shardwise.core.catalogue import load_model
 from shardwise.core.decision import decide
 from shardwise.core.memory import MemoryReport, estimate
@@ -141,6 +152,19 @@ def test_stages_show_what_1f1b_keeps_in_flight() -> None:
     assert [row["bar"] for row in totals if row["outline"]] == [f"stage {report.worst.index}"]
     said = stages.sentence(report)
     assert "Stage 0 is the fullest" in said and "1 micro-batch in flight" in said
+
+
+def test_one_stage_says_nothing_of_what_is_in_flight() -> None:
+    """Without a pipeline there is one micro-batch at a time, which is no news."""
+    totals = stages.rows(estimate(Scenario.from_dict({"model": "llama-3-8b"})))["totals"]
+    assert ["flight" in str(row["label"]) for row in totals] == [False]
+
+
+def test_a_label_tells_23_5_from_the_card_s_24() -> None:
+    """Three figures, so that a bar beside a line of 23.5 GiB is not said to be 24."""
+    assert [stacked.label_of(gib) for gib in (9.96, 23.5, 99.96, 170.7)] == [
+        "10.0 GiB", "23.5 GiB", "100 GiB", "171 GiB",
+    ]  # fmt: skip
 
 
 def test_a_long_pipeline_draws_as_many_stages_as_a_screen_holds() -> None:

@@ -481,6 +481,18 @@ def test_what_is_left_out_depends_on_the_scenario() -> None:
     assert not any("PP" in line or "Offload" in line for line in plain.defects + plain.leaves_out)
 
 
+def test_the_cookbooks_flag_is_explained_where_nothing_is_recomputed() -> None:
+    """Its only flag that drops scores is asked for FlashAttention too, and the row says so."""
+    plain = rows_of(scenario())["EleutherAI cookbook"].setting
+    assert "--checkpoint-activations" in plain
+    assert "nothing is recomputed: its flag stands for flash attention" in plain
+    recomputed = {"activation_checkpointing": "full"}
+    asked = rows_of(scenario(training=recomputed))["EleutherAI cookbook"].setting
+    assert "--checkpoint-activations" in asked and "nothing is recomputed" not in asked
+    kept = rows_of(scenario(training={"attention": "eager"}))["EleutherAI cookbook"].setting
+    assert "checkpoint" not in kept
+
+
 def test_adapters_are_unknown_to_every_peer() -> None:
     """With LoRA each total says first that it is full training's; without, none does."""
     lora = {"trainable": {"lora": {"rank": 16, "targets": ["q_proj"]}}}

@@ -173,6 +173,24 @@ def test_twice_the_gpus_fills_the_node_first() -> None:
     assert (full.field, full.before, full.after) == ("cluster.nodes", "1", "2")
 
 
+@pytest.mark.parametrize(
+    ("gpu", "link", "degree", "said"),
+    [
+        ("h100-sxm-80gb", "nvlink-4", 1, "so NVLink is needed"),
+        ("rtx-4090", "pcie-4-host-staged", 1, "no NVLink, only PCIe 4.0"),
+        ("a40", "nvlink-bridge-a40", 1, "so NVLink is needed"),
+        ("a40", "nvlink-bridge-a40", 2, "NVLink bridges join pairs only"),
+    ],
+)
+def test_tensor_parallelism_says_what_the_node_s_link_lacks(
+    gpu: str, link: str, degree: int, said: str
+) -> None:
+    """PCIe has no NVLink, and a bridge joins two cards, so four would cross PCIe."""
+    cluster = {"gpu": gpu, "gpus_per_node": 8, "intra_node": link}
+    laid = scenario(cluster=cluster, layout={"tensor_parallel": degree})
+    assert said in changes_of(laid)["tensor-parallel"].cost
+
+
 def test_sixteen_bit_gradients_are_a_named_policy_where_there_is_one() -> None:
     """Megatron's 18 bytes become the ZeRO paper's 16; FSDP's fp32 reduction becomes bf16."""
     layout = {"engine": "megatron", "zero_stage": 0}

@@ -18,6 +18,7 @@ from shardwise.core.optimizers import OPTIMIZERS
 from shardwise.core.precision import POLICIES
 from shardwise.core.scenario import Scenario
 from shardwise.export import export
+from shardwise.export.deepspeed import realized
 
 
 def scenario(**parts: dict[str, object]) -> Scenario:
@@ -166,3 +167,19 @@ def test_the_batch_always_adds_up(micro: int, batch: int, nodes: int, stage: int
     )
     config = read_by_deepspeed(written(of), of.cluster.world_size)
     assert config.train_batch_size >= batch
+
+
+def test_the_file_is_realized_as_deepspeeds_own_engine_at_its_stage() -> None:
+    """An FSDP2 layout's file runs DeepSpeed's ZeRO-3, whose sizes are other than FSDP2's."""
+    laid = scenario(layout={"engine": "fsdp2", "zero_stage": 3})
+    real = realized(laid)
+    assert (real.layout.engine, real.layout.zero_stage) == ("deepspeed", 3)
+    assert real.training == laid.training and real.cluster == laid.cluster
+    assert written(real) == written(laid)
+    assert realized(real) == real
+
+
+def test_what_cannot_be_written_is_not_realized_either() -> None:
+    """Tensor parallelism is the program's, not the JSON's."""
+    with pytest.raises(ScenarioError, match="tensor_parallel"):
+        realized(scenario(layout={"engine": "fsdp2", "zero_stage": 3, "tensor_parallel": 2}))

@@ -121,6 +121,8 @@ def test_the_estimate_stands_at_the_top_with_units() -> None:
     head = program(BASE).partition('"""\n\nimport')[0]
     assert re.search(rf"allocated at the peak +{re.escape(format_gib(report.peak_bytes))}\n", head)
     assert re.search(r"optimizer state +[\d.]+ GiB\n", head)
+    decides = re.escape(format_gib(report.needed_bytes))
+    assert re.search(rf"needed on the card: decides +{decides}\n", head)
     assert report.verdict in head
     assert f"ESTIMATED_BYTES = {round(report.peak_bytes)}" in program(BASE)
 

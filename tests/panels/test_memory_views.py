@@ -10,7 +10,7 @@ import pytest
 from shardwise.core.memory import estimate
 from shardwise.core.memory.sensitivity import sensitivity
 from shardwise.core.peers.table import disagreement
-from shardwise.core.units import GIB
+from shardwise.core.units import GIB, format_gib
 from shardwise.panels.explorer import Explorer
 from shardwise.panels.live_table import LiveTable
 from shardwise.panels.small import StepPanel
@@ -63,11 +63,25 @@ def test_a_pressed_change_is_applied_to_the_controls() -> None:
     first = sensitivity(explorer.scenario)[0]
     rows = explorer.feed.data["changes.table"]["rows"]
     assert [row["pick"] for row in rows] == [c.key for c in sensitivity(explorer.scenario)]
+    for made, change in zip(rows, sensitivity(explorer.scenario), strict=True):
+        assert made["cells"][4] == format_gib(estimate(change.scenario).needed_bytes)
+    assert "What frees most of the layout as it is set" in shown(explorer, "changes.table")
     table._pressed(None, {"picked": first.key}, None)
     assert explorer.scenario == first.scenario
     assert explorer.report.peak_bytes == pytest.approx(first.peak_bytes)
     assert explorer.controls["layout.engine"].value == first.scenario.layout.engine
     assert first.label not in shown(explorer, "changes.table")
+
+
+def test_a_change_names_what_goes_from_one_value_to_another() -> None:
+    """Twice the GPUs counts nodes, so it says nodes."""
+    cluster = {"gpu": "rtx-3090", "gpus_per_node": 8}
+    given = {"model": "llama-3-8b", "cluster": cluster, "training": {"sequence_length": 1024}}
+    rows = explorer_at("Change first", given).feed.data["changes.table"]["rows"]
+    said = {row["pick"]: row["cells"] for row in rows}
+    assert said["twice-the-gpus"][1] == "nodes 1 → 2"
+    assert said["tensor-parallel"][1] == "tensor parallel 1 → 2"
+    assert "has no NVLink, only PCIe 4.0" in said["tensor-parallel"][-1]
 
 
 @pytest.mark.parametrize("picked", ["gone", "", 7, None, ["x"]])
@@ -131,13 +145,36 @@ def test_a_measured_peak_follows_the_scenario_and_can_be_taken_back() -> None:
 
 @pytest.mark.parametrize("text", ["abc", "-3", "1e30", "1,000", ""])
 def test_a_bad_measurement_is_answered_at_its_field(text: str) -> None:
-    """The last good one stays."""
+    """No result of an earlier number stands below it; the same good number brings it back."""
     explorer = explorer_at("Memory")
     explorer.calibration.measured._moved(None, {"text": "60"}, None)
     before = explorer.feed.data["calibration"]
     explorer.calibration.measured._moved(None, {"text": text}, None)
     assert "allowed: a number from 0 to 100000" in explorer.calibration.measured.error
+    assert "estimated" not in shown(explorer, "calibration")
+    assert "Nothing is compared" in shown(explorer, "calibration")
+    explorer.calibration.measured._moved(None, {"text": "60"}, None)
     assert explorer.feed.data["calibration"] == before
+
+
+def test_more_than_the_card_has_is_asked_about() -> None:
+    """24100 of nvidia-smi's MiB typed as GiB: the card's size and the likely unit, no result."""
+    explorer = explorer_at("Memory", {"cluster": {"gpu": "rtx-3090"}})
+    explorer.calibration.measured._moved(None, {"text": "20"}, None)
+    assert "estimated" in shown(explorer, "calibration")
+    explorer.calibration.measured._moved(None, {"text": "24100"}, None)
+    assert "24100 GiB is above the card's 24.0 GiB: MiB?" in shown(explorer, "calibration")
+    assert "estimated" not in shown(explorer, "calibration")
+
+
+def test_a_run_that_worked_is_not_said_not_to_fit() -> None:
+    """23.9 GiB by nvidia-smi on a card of 24 GiB, of which 23.5 are counted on: it ran."""
+    explorer = explorer_at("Memory", {"cluster": {"gpu": "rtx-3090"}})
+    explorer.calibration.meter.value = "device"
+    explorer.calibration.measured._moved(None, {"text": "23.9"}, None)
+    said = shown(explorer, "calibration")
+    assert "23.9 GiB: it ran, so there was more than the 23.5 GiB" in said
+    assert "does not fit" not in said
 
 
 def test_a_measurement_of_next_to_nothing_is_refused_in_words() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 from pathlib import Path
 
@@ -10,8 +12,11 @@ import traitlets
 from recorder import Recorder
 
 from shardwise.core.errors import ScenarioError
+from shardwise.core.memory import estimate
 from shardwise.core.permalink import from_query, to_query
 from shardwise.core.scenario import Scenario
+from shardwise.core.units import format_gib
+from shardwise.export.realized import realized
 from shardwise.panels.controls import Choice
 from shardwise.panels.explorer import Explorer
 from shardwise.panels.small import (
@@ -266,7 +271,7 @@ def test_downloads_hold_the_scenario_and_its_numbers() -> None:
     """The CSV has a line a strategy and part; the JSON reads back to the same scenario."""
     explorer = Explorer({"model": {"parameters": 7e9}})
     lines = explorer.numbers_csv().splitlines()
-    assert lines[0].startswith("strategy,part,bytes")
+    assert lines[0].startswith("strategy,basis,part,bytes")
     assert len(lines) > 5 * 8
     assert Scenario.from_dict(json.loads(explorer.scenario_json())) == explorer.scenario
     numbers = json.loads(explorer.numbers_json())
@@ -330,7 +335,118 @@ def test_the_files_tab_says_what_the_program_really_runs() -> None:
     explorer = Explorer({"model": "llama-3-8b"})
     explorer.more.choose("Files")
     said = json.dumps(explorer.feed.data["files"])
-    assert "What the program runs needs" in said and "GiB" in said
+    assert explorer.decision.scenario.layout.engine == "deepspeed"
+    decided = estimate(explorer.decision.scenario)
+    torchs = estimate(realized(explorer.decision.scenario).scenario)
+    for who, report in (("torch", torchs), ("DeepSpeed", decided)):
+        needed = format_gib(report.needed_bytes)
+        assert (
+            f"As {who} runs it, the card must have {needed} of 79.1 GiB: {report.verdict}" in said
+        )
+
+
+def test_the_files_tab_estimates_deepspeed_s_own_engine() -> None:
+    """FSDP fits eight 3090s, the same stage of DeepSpeed does not: its file says so, in red."""
+    cluster = {"gpu": "rtx-3090", "gpus_per_node": 8}
+    training = {"sequence_length": 1024}
+    explorer = Explorer({"model": "llama-3-8b", "cluster": cluster, "training": training})
+    explorer.more.choose("Files")
+    blocks = explorer.feed.data["files"]
+    assert explorer.decision.strategy == "zero-3"
+    layout = {"engine": "deepspeed", "zero_stage": 3}
+    training["activation_checkpointing"] = "full"  # type: ignore[assignment]
+    asked = {"model": "llama-3-8b", "cluster": cluster, "training": training, "layout": layout}
+    report = estimate(Scenario.from_dict(asked))
+    assert report.verdict == "does not fit"
+    wrong = [block["text"] for block in blocks if block["kind"] == "error"]
+    assert len(wrong) == 1 and "As DeepSpeed runs it" in wrong[0]
+    assert f"{format_gib(report.needed_bytes)} of 23.5 GiB: does not fit" in wrong[0]
+    assert "fits" in next(block["text"] for block in blocks if "As torch" in str(block))
+
+
+def test_a_program_that_cannot_be_written_has_a_disabled_button_and_a_reason() -> None:
+    """Adapters are in no exported program; full training enables both buttons again."""
+    explorer = Explorer({"model": "llama-3-8b"})
+    explorer.more.choose("Files")
+    buttons = explorer.programs.values()
+    assert [button.disabled for button in buttons] == [False, False]
+    explorer.controls["training.trainable"].value = {"lora": {"rank": 8}}
+    assert not explorer.scenario.training.trainable.everything
+    assert [button.disabled for button in buttons] == [True, True]
+    said = json.dumps(explorer.feed.data["files"])
+    assert said.count("Cannot be written: training.trainable") == 2
+    assert ": fits." not in said
+    explorer.scenario = {"model": "llama-3-8b"}
+    assert [button.disabled for button in buttons] == [False, False]
+
+
+@pytest.mark.parametrize(
+    ("given", "first", "second"),
+    [
+        ({"model": "llama-3-8b"}, "As set (FSDP2, ZeRO-3): {} of 79.1 GiB, fits.",
+         "Nothing has to change. The least machinery that fits is ZeRO-1; with less"),
+        ({"model": "llama-3-8b", "cluster": {"gpu": "rtx-4090", "gpus_per_node": 8}},
+         "As set (FSDP2, ZeRO-3): {} of 23.5 GiB, does not fit.", "What runs out is room"),
+        ({"model": "llama-3-8b", "layout": {"engine": "deepspeed", "zero_stage": 1}},
+         "As set (DeepSpeed, ZeRO-1): {} of 79.1 GiB, fits.", "It is the least machinery"),
+        ({"model": "llama-3.1-405b"}, "As set (FSDP2, ZeRO-3): {} of 79.1 GiB, does not fit.",
+         "Nothing fits on these 8 GPUs"),
+    ],
+)  # fmt: skip
+def test_the_answer_begins_with_the_run_as_it_is_set(
+    given: dict[str, object], first: str, second: str
+) -> None:
+    """Does my run fit: the first line; what fits reads as if nothing were wrong."""
+    explorer = Explorer(given)
+    blocks = explorer.feed.data["answer"]
+    headings = [block["text"] for block in blocks if block["kind"] == "heading"]
+    needed = format_gib(explorer.report.needed_bytes).removesuffix(" GiB")
+    assert headings[0] == first.format(needed)
+    assert headings[1].startswith(second)
+
+
+def test_the_answer_says_why_a_run_that_fits_the_card_cannot_be() -> None:
+    """Offload needs more host memory than the node has."""
+    cluster = {"gpus_per_node": 1, "host_memory_gib": 16}
+    layout = {"offload": {"optimizer": "cpu"}}
+    explorer = Explorer({"model": "llama-3-8b", "cluster": cluster, "layout": layout})
+    said = explorer.feed.data["answer"][0]["text"]
+    assert "fits the card, but cannot run. Offload needs" in said
+    assert "Nothing has to change" not in json.dumps(explorer.feed.data["answer"])
+
+
+def test_each_view_says_whose_layout_it_is_of() -> None:
+    """GPUs: the training as set; Numbers: the decided layout; the files' rows: which is which."""
+    explorer = Explorer({"model": "llama-3-8b", "cluster": {"gpu": "rtx-4090"}})
+    explorer.more.choose("GPUs")
+    said = explorer.feed.data["scaling.text"]
+    assert said.startswith("With the training as it is set (micro-batch 1, activation checkpoint")
+    explorer.scenario = {"model": "llama-3-8b"}
+    explorer.more.choose("Numbers")
+    heading = explorer.feed.data["numbers"][0]["text"]
+    assert heading == "Of the decided layout: DeepSpeed, ZeRO-1"
+    rows = list(csv.DictReader(io.StringIO(explorer.numbers_csv())))
+    bases = {row["strategy"]: row["basis"] for row in rows}
+    assert bases["yours: fsdp2 Z3"] == "as set"
+    assert bases["ZeRO-1"] == "decided"
+    assert bases["DDP"] == "compared"
+
+
+def test_a_config_without_text_has_a_hint_and_a_broken_one_a_line_at_the_top() -> None:
+    """What is shown is of another model then, and the page says so."""
+    explorer = Explorer({"model": "llama-3-8b"})
+    explorer.model.way.value = "config"
+    assert "until then" in explorer.model.errors.children[0].value
+    explorer.model.text.value = "{"
+    assert "still the last model that worked" in json.dumps(explorer.feed.data["problem"])
+    explorer.more.choose("Layers")
+    assert explorer.feed.data["problem"]
+    explorer.model.text.value = json.dumps(CONFIG)
+    assert explorer.feed.data["problem"] == []
+    assert explorer.model.errors.children == ()
+    explorer.model.text.value = "{"
+    explorer.model.way.value = "name"
+    assert explorer.feed.data["problem"] == []
 
 
 def test_a_config_from_elsewhere_stands_in_its_box() -> None:

@@ -34,7 +34,7 @@ def sentence(report: MemoryReport, changes: Sequence[Change]) -> str:
     if not changes:
         return f"{now} No single change that is known here frees memory."
     most = changes[0]
-    said = f"{now} {_capital(most.label)} frees most: {format_gib(most.freed_bytes)}."
+    said = f"{now} {_capital(most.label)} frees most: {format_gib(most.freed_bytes)} allocated."
     if report.verdict == "fits":
         return said
     fitting = [change.label for change in changes if change.verdict == "fits"]

@@ -66,6 +66,7 @@ def _row(
         "label": label_of(size) + (" »" if size > shown else ""),
         "short": label_of(size),
         "share": round(min(high / GIB, shown) / shown, 4),
+        "limit": round(limit, 3),
     }
 
 

@@ -105,6 +105,7 @@ def _total(bar: Bar, limit: float) -> dict[str, object]:
         "label": f"{label_of(total)}{bar.said}{cut}",
         "short": label_of(total) + cut,
         "share": round(min(high, shown) / shown, 4),
+        "limit": round(limit, 3),
         "outline": 3 if bar.peak else 0,
         **{part: round(size / GIB, 3) for part, size in bar.stacked.items()},
     }
@@ -113,10 +114,10 @@ def _total(bar: Bar, limit: float) -> dict[str, object]:
 def label_of(gib: float) -> str:
     """A size as it stands beside a bar.
 
-    >>> label_of(148.9), label_of(2.34)
-    ('149 GiB', '2.3 GiB')
+    >>> label_of(148.9), label_of(23.52), label_of(2.34)
+    ('149 GiB', '23.5 GiB', '2.3 GiB')
     """
-    return f"{gib:,.0f} GiB" if gib >= 10 else f"{gib:,.1f} GiB"
+    return f"{gib:,.0f} GiB" if round(gib, 1) >= 100 else f"{gib:,.1f} GiB"
 
 
 def _part_color() -> Any:
@@ -141,21 +142,27 @@ def labels(base: Any, y: Any) -> Any:
     """Totals beside bars, and inside those that leave no room, each with a halo.
 
     Rows have `share`, how much of the axis bar and band take; letters are 7 pixels wide at most.
-    Where a label fits on neither side, the `short` one stands there.
+    One that the card's line would cross stands right of the line. Where there is no room beside the
+    bar, the `short` one stands there, and where that has none either, the label goes inside.
     """
     import altair as alt
 
-    wide, most = "datum.share * width", "7 * length(datum.label)"
-    inside = f"{wide} + {most} > width"
-    said = f"{inside} && {most} > {wide} ? datum.short : datum.label"
+    most, line = "7 * length(datum.label)", f"width / {SHOWN_CARDS:g}"
+    end = "datum.share * width + 6 + 6 * length(datum.label)"  # 6 is what most letters take
+    crossed = f"datum.share * width < {line} && {end} > {line}"
+    wide = f"(({crossed}) ? {line} : datum.share * width)"
+    inside = f"{wide} + 7 * length(datum.short) > width"
+    beside = f"{wide} + {most} <= width"
+    said = f"({beside}) || ({inside} && {most} <= {wide}) ? datum.label : datum.short"
+    place = f"({crossed}) ? datum.limit : datum.high"
     look = {"fontSize": 11, "fontWeight": "bold"}
     layers = []
-    for side, shift, field, shown in (
-        ("left", 6, "high:Q", f"!({inside})"),
-        ("right", -6, "end:Q", inside),
+    for side, shift, field, shown, around in (
+        ("left", 6, "place:Q", f"!({inside})", 4),
+        ("right", -6, "end:Q", inside, 8),  # more, as it covers the letters of segments
     ):
-        here = base.transform_calculate(said=said).transform_filter(shown)
-        for halo in ({"stroke": PAPER, "strokeWidth": 4}, {}):
+        here = base.transform_calculate(said=said, place=place).transform_filter(shown)
+        for halo in ({"stroke": PAPER, "strokeWidth": around, "strokeJoin": "round"}, {}):
             mark = here.mark_text(align=side, dx=shift, **look, **halo)
             layers.append(mark.encode(x=field, y=y, text="said:N"))
     return alt.layer(*layers)

@@ -54,7 +54,7 @@ def _bar(report: MemoryReport, stage: StageReport) -> stacked.Bar:
         figures.device,
         figures.low,
         figures.high,
-        f", {stage.in_flight:.3g} in flight",
+        f", {stage.in_flight:.3g} in flight" if len(report.stages) > 1 else "",
         worst,
     )
 

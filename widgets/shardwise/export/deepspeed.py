@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 from shardwise.core.errors import ScenarioError
 from shardwise.core.layout import Layout
@@ -47,6 +48,18 @@ def files(scenario: Scenario) -> dict[str, str]:
     if layout.offload_optimizer != "none" and training.optimizer not in ("adamw", "lion"):
         config["zero_force_ds_cpu_optimizer"] = False
     return {"ds_config.json": json.dumps(config, indent=2) + "\n"}
+
+
+def realized(scenario: Scenario) -> Scenario:
+    """The scenario as DeepSpeed runs the file: its own engine at the same ZeRO stage.
+
+    Raises:
+        ScenarioError: what `files` raises.
+    """
+    _check(scenario)
+    _precision(scenario)
+    layout = replace(scenario.layout, engine="deepspeed", shard=None, gradient_as_bucket_view=False)
+    return scenario.with_layout(layout)
 
 
 def _adamw(implementation: str) -> Json:

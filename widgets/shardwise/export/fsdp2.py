@@ -94,7 +94,8 @@ def _estimate(plan: Realized) -> list[str]:
     rows += [
         ("allocated at the peak", format_gib(report.peak_bytes)),
         ("reserved by the allocator", format_gib(report.reserved_bytes)),
-        ("on the device", format_gib(report.device_bytes)),
+        ("on the device, by nvidia-smi", format_gib(report.device_bytes)),
+        ("needed on the card: decides", format_gib(report.needed_bytes)),
         ("the card has", format_gib(report.usable_bytes)),
     ]
     lines = [f"Estimate for one GPU at its peak ({report.binding_phase}): {report.verdict}"]

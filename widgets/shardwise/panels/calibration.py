@@ -7,7 +7,7 @@ from collections.abc import Callable
 import ipywidgets as widgets
 
 from shardwise.core.errors import ScenarioError
-from shardwise.core.memory import estimate
+from shardwise.core.memory import MemoryReport, estimate
 from shardwise.core.memory.calibrate import METERS, calibrate
 from shardwise.core.memory.calibrate import Calibration as Found
 from shardwise.core.memory.snapshot import Snapshot, read_snapshot
@@ -17,6 +17,7 @@ from shardwise.panels.controls import Choice, Number
 from shardwise.panels.feed import Feed
 from shardwise.panels.file_field import FileField
 from shardwise.panels.live_text import LiveText, bullets, error, facts, heading, paragraph
+from shardwise.panels.number_field import number_text
 
 Block = dict[str, object]
 _LEAST_GIB = 0.001
@@ -49,6 +50,7 @@ class Calibration(widgets.VBox):
         )
         for control in (self.measured, self.meter):
             control.on_change(self._typed)
+        self.measured.observe(lambda _: self._typed(), "error")
 
     def _read(self, content: bytes) -> str:
         self._snapshot = read_snapshot(content)
@@ -62,6 +64,8 @@ class Calibration(widgets.VBox):
 
     def data(self, scenario: Scenario) -> dict[str, object]:
         """What the feed carries for this measurement; a bad one is answered in its place."""
+        if self._snapshot is None and (reason := self._refused(scenario)):
+            return {"calibration": [error(reason)]}
         try:
             found = self._found(scenario)
         except ScenarioError as problem:
@@ -70,6 +74,16 @@ class Calibration(widgets.VBox):
             return {"calibration": _blocks(found)}
         said = "Run a few steps, read the peak of the fullest GPU, and see here what is off."
         return {"calibration": [paragraph(said)]}
+
+    def _refused(self, scenario: Scenario) -> str:
+        """Why there is nothing to compare: text that is no number, or more than any card holds."""
+        if self.measured.error:
+            return "Nothing is compared until the measured peak above is a number."
+        size = float(self.measured.value)
+        most = scenario.cluster.gpu.memory_bytes / GIB
+        if size > most:
+            return f"{number_text(size)} GiB is above the card's {most:.1f} GiB: MiB?"
+        return ""
 
     def _found(self, scenario: Scenario) -> Found | None:
         if self._snapshot is not None:
@@ -80,12 +94,22 @@ class Calibration(widgets.VBox):
         return calibrate(scenario, size * GIB, str(self.meter.value)) if size else None
 
 
+def _device(found: Found, report: MemoryReport) -> str:
+    """What the card shows; what ran has fitted, whatever is held back in an estimate."""
+    device, usable = format_gib(found.device_bytes(report)), format_gib(report.usable_bytes)
+    verdict = found.verdict(report)
+    if found.device_bytes(report) > report.usable_bytes:
+        return f"{device}: it ran, so there was more than the {usable} that are counted on"
+    if verdict == "does not fit":
+        return f"{device} of {usable}, with nothing to spare"
+    return f"{device} of {usable} ({verdict})"
+
+
 def _blocks(found: Found) -> list[Block]:
     """The residual first, then the reserve that explains it and what it may be."""
     report = estimate(found.scenario)
     offset = f"{'-' if found.offset_bytes < 0 else ''}{format_gib(abs(found.offset_bytes))}"
     sign = "more" if found.residual_bytes >= 0 else "less"
-    device = format_gib(found.device_bytes(report))
     blocks = [
         heading(
             f"{format_gib(abs(found.residual_bytes))} {sign} than estimated "
@@ -98,7 +122,7 @@ def _blocks(found: Found) -> list[Block]:
                 ("Tensors beyond the estimate", offset),
                 ("Fragmentation", f"{found.fragmentation:.1%} of what is allocated"),
                 ("CUDA context, NCCL", format_gib(found.outside_bytes)),
-                ("With that, the card shows", f"{device} ({found.verdict(report)})"),
+                ("With that, the card shows", _device(found, report)),
             ]
         ),
         paragraph(found.how),

@@ -31,6 +31,7 @@ class Choice(widgets.VBox):
             style={"description_width": "165px"},
             layout=widgets.Layout(width="auto", min_width="0"),
         )
+        self.dropdown.add_class("sw-choice")  # an arrow in the theme's ink
         super().__init__([self.dropdown], layout=widgets.Layout(width="100%", min_width="0"))
 
     @property
@@ -105,6 +106,11 @@ class Control(Protocol):
 
 def _note(sentence: str) -> widgets.HTML:
     text = f'<p class="sw-error" role="alert" style="white-space:normal">{escape(sentence)}</p>'
+    return widgets.HTML(f'<div class="shardwise">{text}</div>')
+
+
+def _hint(sentence: str) -> widgets.HTML:
+    text = f'<p class="sw-help" style="white-space:normal">{escape(sentence)}</p>'
     return widgets.HTML(f'<div class="shardwise">{text}</div>')
 
 

@@ -10,12 +10,13 @@ import ipywidgets as widgets
 
 from shardwise.charts import bars
 from shardwise.core.decision import decide
-from shardwise.core.memory.report import PARTS
+from shardwise.core.memory.report import PARTS, MemoryReport
 from shardwise.export import export
 from shardwise.panels import parts
 from shardwise.panels.calibration import Calibration
 from shardwise.panels.comparison import compared
 from shardwise.panels.download import Download
+from shardwise.panels.files_text import PROGRAMS, refusal
 from shardwise.panels.live_text import LiveText
 from shardwise.panels.panel import Panel
 from shardwise.panels.small import COLUMN, WIDE, side_by_side
@@ -82,11 +83,13 @@ class Explorer(Panel):
         return (self.whose, *parts.step_parts(self.feed), self.calibration)
 
     def own_data(self) -> dict[str, object]:
-        """What the measured peak says, while its tab is open."""
+        """What the measured peak says, and which programs can be written, while its tab is open."""
         more = getattr(self, "more", None)
-        if more is None or more.view.title != "Memory":
-            return {}
-        return self.calibration.data(self.scenario)
+        opened = more.view.title if more is not None else ""
+        if opened == "Files":
+            for target, button in self.programs.items():
+                button.disabled = bool(refusal(self.decision.scenario, target))
+        return self.calibration.data(self.scenario) if opened == "Memory" else {}
 
     def shown_sections(self) -> tuple[str, ...]:
         """The first screen's, and those of the open tab."""
@@ -95,12 +98,17 @@ class Explorer(Panel):
 
     def files(self) -> widgets.VBox:
         """Downloads: numbers, scenario, programs for the decided layout."""
+        labels = {"fsdp2": "(Python)", "deepspeed": "(JSON)"}
+        self.programs = {
+            target: self._exported(target, f"{name} {labels[target]}")
+            for target, name in PROGRAMS.items()
+        }
         return widgets.VBox(
             [
                 Download("Numbers (CSV)", "shardwise-memory.csv", self.numbers_csv),
                 Download("Numbers (JSON)", "shardwise-memory.json", self.numbers_json),
                 Download("Scenario (JSON)", "shardwise-scenario.json", self.scenario_json),
-                *(self._exported(target, label) for target, label in _TARGETS),
+                *self.programs.values(),
                 LiveText(self.feed, "files"),
             ]
         )
@@ -113,10 +121,10 @@ class Explorer(Panel):
         return Download(label, lambda: first()[0], lambda: first()[1])
 
     def _rows(self) -> list[dict[str, object]]:
-        shown = compared(self.scenario, decide(self.scenario))
         return [
             {
                 "strategy": name,
+                "basis": self._basis(report),
                 "part": PARTS[part],
                 "bytes": round(size),
                 "phase": report.binding_phase,
@@ -126,9 +134,17 @@ class Explorer(Panel):
                 "high_bytes": round(report.high_bytes),
                 "usable_bytes": report.usable_bytes,
             }
-            for name, report in shown
+            for name, report in compared(self.scenario, decide(self.scenario))
             for part, size in report.parts.items()
         ]
+
+    def _basis(self, report: MemoryReport) -> str:
+        """Whether a bar is the layout as it is set, the decided one, both or another."""
+        given, decided = self.scenario, self.decision
+        names = ["as set"] if report.scenario == given else []
+        if decided.strategy != "none" and report.scenario == decided.scenario:
+            names.append("decided")
+        return " and ".join(names) or "compared"
 
     def numbers_csv(self) -> str:
         """One line a strategy and part, in bytes."""
@@ -160,9 +176,3 @@ class Explorer(Panel):
     def scenario_json(self) -> str:
         """What `Scenario.from_dict` reads back."""
         return json.dumps(self.scenario.to_dict(), indent=2)
-
-
-_TARGETS = (
-    ("fsdp2", "FSDP program (Python)"),
-    ("deepspeed", "DeepSpeed configuration (JSON)"),
-)

@@ -57,7 +57,7 @@ def details(summary: str, blocks: list[dict[str, object]]) -> dict[str, object]:
 class LiveText(anywidget.AnyWidget):
     """Shows `feed.data[key]`: a sentence, or a list of blocks made by this module's functions.
 
-    With `announce`, a screen reader hears the first block once the value rests.
+    With `announce`, a screen reader hears the first headings once the value rests.
 
     Example:
         LiveText(feed, "decision")
@@ -71,7 +71,7 @@ class LiveText(anywidget.AnyWidget):
     announce = traitlets.Bool(False).tag(sync=True, echo_update=False)
 
     def __init__(self, feed: Feed, key: str, *, announce: bool = False) -> None:
-        """The text under `key`; `announce` speaks its first block once the value rests."""
+        """The text under `key`; `announce` speaks its first headings once the value rests."""
         self.set_trait("channel", feed.channel)
         self.set_trait("key", key)
         super().__init__(announce=announce)

@@ -44,30 +44,52 @@ def changes_section(scenario: Scenario) -> Mapping[str, object]:
     return {
         "changes": changes.rows(report, found),
         "changes.text": changes.sentence(report, found),
-        "changes.table": table("What to change first", _COLUMNS, listed),
+        "changes.table": table(_CAPTION, _COLUMNS, listed),
     }
 
 
+_CAPTION = (
+    "What frees most of the layout as it is set, by allocated bytes; whether it fits is judged on "
+    "what the card must have, reserve included"
+)
 _COLUMNS = {
     "Change": "text",
     "From, to": "text",
-    "Frees": "number",
+    "Frees, allocated": "number",
     "Leaves allocated": "number",
+    "Card must have": "number",
     "Then": "text",
     "Costs": "text",
 }
+_NAMES = {
+    "cluster.gpus_per_node": "GPUs per node",
+    "layout.zero_stage": "engine",
+    "layout.offload.optimizer": "optimizer offload",
+    "layout.gradient_as_bucket_view": "gradient_as_bucket_view",
+}
+"""Changed keys that people call otherwise; the others by their last word."""
 
 
 def _row(number: int, change: Change) -> dict[str, object]:
     cells = [
         f"{number} {change.label}",
-        f"{change.before} → {change.after}",
+        f"{_named(change.field)} {change.before} → {change.after}",
         format_gib(change.freed_bytes),
         format_gib(change.peak_bytes),
+        format_gib(estimate(change.scenario).needed_bytes),
         change.verdict,
         change.cost,
     ]
     return row(cells, change.key)
+
+
+def _named(field: str) -> str:
+    """What a changed key is called.
+
+    >>> _named("cluster.nodes"), _named("training.activation_checkpointing")
+    ('nodes', 'activation checkpointing')
+    """
+    return _NAMES.get(field, field.rpartition(".")[2].replace("_", " "))
 
 
 def changed(scenario: Scenario, key: str) -> Scenario | None:

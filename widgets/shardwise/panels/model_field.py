@@ -12,10 +12,12 @@ from shardwise.core import catalogue
 from shardwise.core.config_text import read_config
 from shardwise.core.errors import ScenarioError
 from shardwise.core.model import Model
-from shardwise.panels.controls import Choice, Number, _note
+from shardwise.panels.controls import Choice, Number, _hint, _note
 
 SIZES = [digits * 10**power for power in range(7, 11) for digits in range(10, 100)]
 """The slider's stops: two digits from 100 million to 990 billion."""
+
+_UNTIL = "Paste or upload one: until then everything shown is of the model chosen before."
 
 BY_NAME, BY_SIZE, BY_CONFIG = "name", "parameters", "config"
 
@@ -31,6 +33,7 @@ class ModelField(widgets.VBox):
         """Starts with the catalogue's default."""
         self.source: object = "llama-3-8b"
         self._changed: Callable[[], None] = lambda: None
+        self._refused: Callable[[str], None] = self.show_error
         self._loading = False
         ways = [
             ("of the catalogue", BY_NAME),
@@ -65,6 +68,10 @@ class ModelField(widgets.VBox):
         """Call `changed` after each new source."""
         self._changed = changed
 
+    def on_refused(self, refused: Callable[[str], None]) -> None:
+        """Call `refused` with the sentence after a config that cannot be read."""
+        self._refused = refused
+
     def show(self, source: object) -> None:
         """Show a source that was set elsewhere, without calling back."""
         self._loading = True
@@ -97,6 +104,8 @@ class ModelField(widgets.VBox):
             self._take({"parameters": self.size.value})
         elif self.text.value:
             self._read(self.text.value)
+        else:
+            self.errors.children = (_hint(_UNTIL),)
 
     def _show_way(self) -> None:
         inputs = {
@@ -113,7 +122,7 @@ class ModelField(widgets.VBox):
             config = read_config(text)
             Model.from_config(config)
         except ScenarioError as problem:
-            self.show_error(f"{problem} What is shown is the last scenario that worked.")
+            self._refused(f"{problem} What is shown is still the last model that worked.")
             return
         self._take(dict(config))
 

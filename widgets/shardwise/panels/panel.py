@@ -98,6 +98,7 @@ class Panel(widgets.VBox):
     def _listen(self) -> None:
         self.link.observe(lambda change: self._follow_link(change["new"]), "search")
         self.model.on_change(lambda: self._changed("model"))
+        self.model.on_refused(lambda sentence: self._show_sentence(sentence, self.model))
         for path, control in self.controls.items():
             control.on_change(lambda path=path: self._changed(path))  # type: ignore[misc]
 
@@ -201,11 +202,15 @@ class Panel(widgets.VBox):
 
     def _show_problem(self, path: str, problem: ScenarioError) -> None:
         """The sentence at the control that it names, or at the one just moved."""
-        self._clear_problem()
-        self._problem = f"{problem} What is shown is the last scenario that worked."
         named = problem.field if problem.field in self.controls else path
-        self._problem_at = self.model if named == "model" else self.controls[named]
-        self._problem_at.show_error(self._problem)
+        at = self.model if named == "model" else self.controls[named]
+        self._show_sentence(f"{problem} What is shown is the last scenario that worked.", at)
+
+    def _show_sentence(self, sentence: str, at: Control | ModelField) -> None:
+        """What is wrong, at its control and at the top, over what is shown still."""
+        self._clear_problem()
+        self._problem, self._problem_at = sentence, at
+        at.show_error(sentence)
         self.feed.push({"problem": self._problem_blocks()})
 
     def _clear_problem(self) -> None:

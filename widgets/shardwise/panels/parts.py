@@ -90,7 +90,7 @@ def changes_parts(feed: Feed, take: Callable[[str], None]) -> tuple[widgets.Widg
     """The changes that free most: a table with a button each, then chart (h)."""
     chart = LiveChart(
         shipped.spec("changes"), feed, "changes", columns=changes.COLUMNS, table=changes.TABLE,
-        title="Memory of one GPU after each change alone",
+        title="What one GPU must have after each change alone, reserve included",
     )  # fmt: skip
     return LiveTable(feed, "changes.table", chosen=take), chart, legend()
 

@@ -10,8 +10,8 @@ from shardwise.core.memory import estimate
 from shardwise.core.memory.report import PARTS
 from shardwise.core.permalink import to_query
 from shardwise.core.scenario import Scenario
-from shardwise.core.strategies import STRATEGIES, code_of
 from shardwise.core.units import format_count, format_gib
+from shardwise.panels.answer import answer_blocks, short_name
 from shardwise.panels.comparison import bars_section
 from shardwise.panels.files_text import file_blocks
 from shardwise.panels.live_text import (
@@ -45,33 +45,9 @@ def path_section(scenario: Scenario) -> Mapping[str, object]:
     return {
         "path": path.rows(decision),
         "path.text": "",
-        "answer": answer_blocks(decision),
+        "answer": answer_blocks(scenario, decision),
         "walk": walk_blocks(decision),
     }
-
-
-def answer_blocks(decision: Decision) -> list[dict[str, object]]:
-    """The headline, what ran out, the notes."""
-    blocks = [
-        heading(decision.headline),
-        facts(
-            [
-                ("Runs out", decision.exhausted),
-                (
-                    "Strategy",
-                    STRATEGIES[decision.strategy].name
-                    if decision.strategy in STRATEGIES
-                    else "none fits",
-                ),
-                (
-                    "Use",
-                    code_of(decision.scenario.layout) if decision.strategy in STRATEGIES else "–",
-                ),
-            ]
-        ),
-        paragraph(decision.next_step),
-    ]
-    return [*blocks, bullets(list(decision.notes))] if decision.notes else blocks
 
 
 def walk_blocks(decision: Decision) -> list[dict[str, object]]:
@@ -85,9 +61,15 @@ def walk_blocks(decision: Decision) -> list[dict[str, object]]:
 
 
 def scaling_section(scenario: Scenario) -> Mapping[str, object]:
-    """Chart (d) and its sentence."""
-    data = scaling.rows(scenario)
-    return {"scaling": data, "scaling.text": scaling.sentence(data)}
+    """Chart (d), its sentence, and whose training it is of."""
+    data, training = scaling.rows(scenario), scenario.training
+    said = (
+        f"With the training as it is set (micro-batch {training.micro_batch}, "
+        f"activation checkpointing {training.activation_checkpointing})"
+    )
+    if adjustments := decide(scenario).adjustments:
+        said += f", while the strategies' bars above have {'; '.join(adjustments)}"
+    return {"scaling": data, "scaling.text": f"{said}: {scaling.sentence(data)}"}
 
 
 def layers_section(scenario: Scenario) -> Mapping[str, object]:
@@ -116,6 +98,11 @@ def numbers_section(scenario: Scenario) -> Mapping[str, object]:
     """Every number opened up, for the decided layout: formula, values, source; assumptions."""
     decision = decide(scenario)
     report = estimate(decision.scenario)
+    whose = "decided layout"
+    if decision.strategy == "none":
+        whose = "layout as it is set, since nothing fits"
+    elif decision.scenario == scenario:
+        whose = "decided layout, which is the one that is set"
     opened = [
         details(
             f"{PARTS[part]}: {format_gib(size)}",
@@ -132,12 +119,14 @@ def numbers_section(scenario: Scenario) -> Mapping[str, object]:
     ]
     phases = [(phase, format_gib(size)) for phase, size in report.worst.totals.items()]
     blocks = [
+        heading(f"Of the {whose}: {short_name(decision.scenario.layout)}"),
         paragraph(
-            f"For the decided layout, at {report.binding_phase}: {format_gib(report.peak_bytes)} "
+            f"At {report.binding_phase}: {format_gib(report.peak_bytes)} "
             f"allocated, {format_gib(report.reserved_bytes)} reserved, "
             f"{format_gib(report.device_bytes)} on the device (what nvidia-smi shows, "
             f"{format_gib(report.cached_bytes)} of it idle blocks that the allocator gives back "
-            f"before a request fails); host memory "
+            f"before a request fails), so the card must have {format_gib(report.needed_bytes)} "
+            f"of {format_gib(report.usable_bytes)}; host memory "
             f"{format_gib(report.host_bytes_per_node)} a node."
         ),
         *opened,

@@ -27,9 +27,11 @@ function elements(value) {
   return (value ?? []).map((block) => BLOCKS[block.kind](block));
 }
 
+// The headings that it begins with, or its first element.
 function plainText(value) {
-  const [first] = elements(value);
-  return first?.textContent ?? "";
+  const found = elements(value);
+  const end = found.findIndex((element) => element.tagName !== "H3");
+  return found.slice(0, Math.max(1, end)).map((element) => element.textContent).join(" ");
 }
 
 function render({ model, el }) {

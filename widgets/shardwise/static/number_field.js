@@ -8,6 +8,13 @@ function roughly(text) {
   return match ? Number(match[1]) * (SUFFIX[match[2]] ?? NaN) : NaN;
 }
 
+// Suffixes and exponents as the number that is used: 1k is a thousand, not 1024. Commas are refused.
+function written(text) {
+  const value = Number(roughly(text).toPrecision(15));
+  if (!/\d.*[a-z]/i.test(text) || !Number.isSafeInteger(value)) return text;
+  return value.toLocaleString("en-US").replaceAll(",", "\u202f");
+}
+
 function nearestStep(steps, value) {
   let best = 0;
   steps.forEach((step, i) => {
@@ -73,6 +80,11 @@ function render({ model, el }) {
     model.set("text", text);
     outbox.send(text);
   }
+  function commit() {
+    box.value = written(box.value);
+    place();
+    send(box.value);
+  }
   function choose(index) {
     const last = steps().length - 1;
     const text = String(steps()[Math.max(0, Math.min(last, index))]);
@@ -112,10 +124,10 @@ function render({ model, el }) {
     clearTimeout(typing);
     typing = setTimeout(() => send(box.value), 300);
   });
-  box.addEventListener("change", () => send(box.value));
+  box.addEventListener("change", commit);
   box.addEventListener("keydown", (event) => {
     const by = { ArrowUp: 1, ArrowDown: -1 }[event.key];
-    if (event.key === "Enter") send(box.value);
+    if (event.key === "Enter") commit();
     if (by === undefined || steps().length < 2) return;
     event.preventDefault();
     choose(nearestStep(steps(), roughly(box.value)) + by);
