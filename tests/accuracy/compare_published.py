@@ -94,9 +94,7 @@ def report_lines(modules: Mapping[str, ModuleType], shown: int) -> list[str]:
 def main() -> None:
     """Print the report."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "--all", action="store_true", help="not the worst five alone"
-    )
+    parser.add_argument("--all", action="store_true", help="not the worst five alone")
     parser.add_argument("--source", help="one module of tests/accuracy/published")
     options = parser.parse_args()
     modules = sources()

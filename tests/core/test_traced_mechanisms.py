@@ -127,3 +127,25 @@ def test_written_out_activations_keep_their_products(activation: str, kept: int)
     """Each product with a tensor keeps both factors (transformers/activations.py)."""
     shape = BlockShape(768, 12, 12, 64, 64, 3072, activation=activation)
     assert mlp_widths(shape, Kernel(2, 1, False, "flash", "transformers")) == kept
+
+
+@pytest.mark.parametrize("model", ["mamba-130m", "mamba-2.8b"])
+def test_no_verdict_fits_where_activations_are_missing(model: str) -> None:
+    """A scan's activations are not counted (traced: 65 % of the peak), and the report says so."""
+    laid = {"model": model, "training": {"sequence_length": 128, "micro_batch": 1}}
+    report = estimate(Scenario.from_dict(laid))
+    assert report.needed_high_bytes < report.usable_bytes
+    assert report.verdict == "uncertain"
+    assert any("the real peak is higher" in line for line in report.not_modelled)
+
+
+def test_deepspeed_pads_each_tensor() -> None:
+    """`partition_parameters.py`: a partition has ceil(n / N) elements of every parameter."""
+    layout = {"engine": "deepspeed", "zero_stage": 3}
+    laid = llama(512, layout, precision="bf16")
+    shapes = [
+        (1, VOCABULARY * HIDDEN), (1, VOCABULARY * HIDDEN), (65, HIDDEN),
+        (64, HIDDEN * HIDDEN), (64, 1024 * HIDDEN), (96, 14336 * HIDDEN),
+    ]  # fmt: skip
+    padded = sum(count * -(-size // 512) for count, size in shapes)
+    assert estimate(laid).phases["between steps"]["parameters"] == 2 * padded

@@ -99,7 +99,7 @@ def why(report: MemoryReport, name: str, changes: tuple[str, ...]) -> str:
     largest = f"mostly {PARTS[part]} ({format_gib(report.parts[part])})"
     if report.needed_high_bytes <= report.usable_bytes:
         spare = report.usable_bytes - report.needed_bytes
-        guess = "; uncertain, as the shape is guessed" if report.verdict == "uncertain" else ""
+        guess = f"; uncertain, as {report.doubt}" if report.verdict == "uncertain" else ""
         return f"{needs} {room}, {largest}; {format_gib(spare)} to spare{guess}."
     if report.needed_bytes <= report.usable_bytes:
         high = format_gib(report.needed_high_bytes)

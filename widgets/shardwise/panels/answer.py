@@ -50,7 +50,7 @@ def as_set(report: MemoryReport) -> str:
     if report.verdict == "tight":
         return f"{said}: with fragmentation up to {format_gib(report.needed_high_bytes)}."
     if report.verdict == "uncertain":
-        return f"{said}: the model's shape is guessed."
+        return f"{said}: {report.doubt}."
     if report.verdict == "fits" and (reason := refusal(report)):
         return f"{said} the card, but cannot run. {reason}"
     return f"{said}."

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from shardwise.core.arrays import first_highest
+from shardwise.core.arrays import first_highest, least, most
 from shardwise.core.layout import Layout
 from shardwise.core.memory.buffers import (
     all_reduce_held,
+    embedding_slice,
     gathered_element,
     last_gradient,
     whole_embedding_gradient,
@@ -167,8 +168,11 @@ def _points(
                 extra = extra + made
             else:
                 gradients = gradients + made
-            total = gradients + spot.gathered + saved + extra
-            rows.append((total, gradients, spot.gathered, saved, extra))
+            # Less than nothing: more of the weights' copies went than gradients came.
+            gathered = spot.gathered + least(gradients, 0.0)
+            gradients = most(gradients, 0.0)
+            total = gradients + gathered + saved + extra
+            rows.append((total, gradients, gathered, saved, extra))
         gradients = spot.gradients
         if spot.entering is not None:
             saved, extra = before + block.kept + block.hidden_bytes, spot.extra
@@ -194,7 +198,8 @@ def _closing(
         # Over earlier gradients the three are temporaries; else the sum becomes the gradient.
         return gradients, 0.0, precision.parameter_bytes * (3 if held else 2) * float(stage.tied)
     compute = gathered_element(precision)
-    made: float = compute * (stage.root + 2 * stage.tied + whole_embedding_gradient(stage, layout))
+    whole = whole_embedding_gradient(stage, layout) + embedding_slice(stage, layout)
+    made: float = compute * (stage.root + 2 * stage.tied + whole)
     made += all_reduce_held(layout, precision, held, sum(units.shares))
     reduced = held or precision.gradient_bytes * sum(units.shares)
     before = precision.reduce_bytes * units.blocks[0]

@@ -49,13 +49,23 @@ def last_gradient(tensors: tuple[TensorClass, ...]) -> int:
 def whole_embedding_gradient(stage: Stage, layout: Layout) -> int:
     """Elements that the gradient of a split embedding has over its own part, under DTensor.
 
-    `embedding_dense_backward` makes all rows on every rank, and the part is a slice that keeps them
-    alive (torch/distributed/tensor/_ops/_embedding_ops.py; traced). A tied one is summed anew.
+    `embedding_dense_backward` makes all rows on every rank, and they live as long as the gradient
+    does (torch/distributed/tensor/_ops/_embedding_ops.py; traced). A tied one is summed anew.
     """
-    others = layout.vocabulary_ranks - 1
-    if not others or stage.tied or layout.engine not in ("ddp", "fsdp1", "fsdp2"):
+    return (layout.vocabulary_ranks - 1) * embedding_slice(stage, layout)
+
+
+def embedding_slice(stage: Stage, layout: Layout) -> int:
+    """Elements of a rank's own part of that gradient; 0 where the gradient has no other rows.
+
+    FSDP copies it out before it reduces the root, and the whole gradient goes; SGD copies it out
+    for its step (traced).
+    """
+    if layout.vocabulary_ranks == 1 or stage.tied:
         return 0
-    return others * sum(t.elements for t in stage.root_tensors if t.part == "embedding")
+    if layout.engine not in ("ddp", "fsdp1", "fsdp2"):
+        return 0
+    return sum(t.elements for t in stage.root_tensors if t.part == "embedding")
 
 
 def is_hybrid(layout: Layout) -> bool:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from shardwise.core.errors import ScenarioError, unknown_key
 from shardwise.core.memory.assumptions import not_modelled_in
-from shardwise.core.memory.estimate import estimate
+from shardwise.core.memory.estimate import estimate, leaves_out_activations
 from shardwise.core.memory.report import PHASES, MemoryReport
 from shardwise.core.memory.reserve import (
     COMMUNICATOR_BYTES,
@@ -87,7 +87,9 @@ class Calibration:
             low=allocated + self.outside_bytes,
             high=device + allocated * (FRAGMENTATION_HIGH - FRAGMENTATION),
         )
-        return verdict(figures, report.usable_bytes, report.scenario.model.known)
+        model = report.scenario.model
+        complete = not leaves_out_activations(model)
+        return verdict(figures, report.usable_bytes, model.known, complete)
 
 
 def calibrate(

@@ -70,6 +70,7 @@ def fsdp_buffers(
     """
     compute, reduce = gathered_element(precision), precision.reduce_bytes
     last, every = units.gathered[-1] if units.gathered else 0.0, sum(units.gathered)
+    second = units.gathered[-2] if len(units.gathered) > 1 else 0.0
     keeps = layout.zero_stage == 3
     root = units.gathered_root
     if layout.shard == 1:
@@ -84,7 +85,7 @@ def fsdp_buffers(
     return Buffers(
         gathered_forward=root + (last if keeps else every + last),
         gathered_loss=root + (last if keeps else every),
-        gathered_entering=root + (3 * last if keeps else every + 2 * last),
+        gathered_entering=root + (2 * last if keeps else every + last) + second,
         extra_end=reduce * units.root
         + max(
             compute * stage.root,

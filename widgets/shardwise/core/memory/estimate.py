@@ -10,6 +10,7 @@ from shardwise.core.memory.pools import stranded_bytes
 from shardwise.core.memory.report import MemoryReport, StageReport
 from shardwise.core.memory.reserve import device_bytes, verdict, with_cached
 from shardwise.core.memory.stages import stages_of
+from shardwise.core.model import Model
 from shardwise.core.scenario import Scenario, the_scenario
 
 
@@ -46,8 +47,15 @@ def _estimated(scenario: Scenario) -> MemoryReport:
         cached_bytes=figures.cached,
         usable_bytes=usable,
         host_bytes_per_node=host_bytes_per_node(scenario, stages),
-        verdict=verdict(needed, usable, scenario.model.known),
+        verdict=verdict(
+            needed, usable, scenario.model.known, not leaves_out_activations(scenario.model)
+        ),
     )
+
+
+def leaves_out_activations(model: Model) -> bool:
+    """Whether blocks save more for backward than is counted: the scan of a state-space model."""
+    return any(not shape.attention for shape, _ in model.block_groups)
 
 
 def _stage_report(scenario: Scenario, index: int) -> StageReport:

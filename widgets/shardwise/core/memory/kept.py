@@ -12,13 +12,13 @@ from shardwise.core.layout import Layout
 from shardwise.core.memory.activations import block_saved, kept_bytes, recomputed_bytes
 from shardwise.core.memory.autocast import autocasts
 from shardwise.core.memory.backward import BlockMemory
-from shardwise.core.memory.moments import adapter_forward, block_moments
+from shardwise.core.memory.moments import adapter_forward, adapter_in_forward, block_moments
 from shardwise.core.memory.operators.attention import mask_bytes
-from shardwise.core.memory.operators.frozen import held_inputs
+from shardwise.core.memory.operators.frozen import down_inputs, held_inputs
 from shardwise.core.memory.operators.norms import norm_bytes
 from shardwise.core.memory.operators.per_op import kept_results
 from shardwise.core.memory.operators.run import Frozen, Kernel, Tokens
-from shardwise.core.memory.outside import outside_saved
+from shardwise.core.memory.outside import final_norm_backward, outside_saved
 from shardwise.core.memory.stages import Stage
 from shardwise.core.memory.walk import Walk, walk_of
 from shardwise.core.model import Model
@@ -39,7 +39,8 @@ class StageActivations(NamedTuple):
 
     `kept` are all blocks', `memories` one for each kind of block of the stage's walk, `early` what
     is saved before the first block, `late` after the last; `shared` of `early` goes with the first
-    block, `decoder` of it with the decoder's first.
+    block, `decoder` of it with the decoder's first. `closing` are bytes of the final norm and its
+    backward, the first moment after the head's; `adapting` those of the last block's adapter.
     """
 
     kept: float
@@ -48,6 +49,8 @@ class StageActivations(NamedTuple):
     late: float
     shared: float = 0.0
     decoder: float = 0.0
+    closing: float = 0.0
+    adapting: float = 0.0
 
     @property
     def whole(self) -> float:
@@ -183,7 +186,12 @@ def stage_activations(
     for count, memory in zip(walk.counts, memories, strict=True):
         kept = kept + count * memory.kept
     shared, decoder = outside.shared + masks, outside.decoder + held.get((False, True), 0.0)
-    return StageActivations(kept, memories, early, outside.late, shared, decoder)
+    closing = final_norm_backward(stage, whole, kernel)
+    adapting = 0.0
+    if stage.blocks:
+        last = stage.blocks[-1][0]
+        adapting = adapter_in_forward(last, tokens_of(scenario, last), kernel)
+    return StageActivations(kept, memories, early, outside.late, shared, decoder, closing, adapting)
 
 
 def _held_masks(
@@ -193,7 +201,7 @@ def _held_masks(
 
     By (of a sliding window, of a decoder with cross attention).
     """
-    if not kernel.eager_modules:
+    if not kernel.eager_modules or (kernel.frozen is not None and not kernel.frozen.flows):
         return {}
     return {
         (shape.sliding_window > 0, shape.cross_attention): mask_bytes(
@@ -217,11 +225,13 @@ def unneeded_at_the_start(
     before = frozen is not None and not {"embedding", "position"} & set(frozen.trained)
     if frozen is None or not before or not frozen.flows or not stage.has_embedding:
         return 0.0
-    if training.activation_checkpointing != "none" or "norm" in frozen.trained:
+    if training.activation_checkpointing != "none":
         return 0.0
     first = stage.blocks[0][0] if stage.blocks else None
     if first is None or not kernel.eager_modules:
         return 0.0
+    if "norm" in frozen.trained:  # its weight's gradient reads the product, not the fp32 copy
+        return 4.0 * tokens.count * first.hidden if first.norm == "rmsnorm" else 0.0
     masks = frozen.attention_input if frozen.dropout else 0
     norm = norm_bytes(first, tokens.count, first.hidden, kernel)
     if not frozen.rank:
@@ -233,7 +243,11 @@ def unneeded_at_the_start(
         return norm + beside + masks * tokens.count * first.hidden
     if frozen.attention_result:  # it reads attention's output
         return norm + sum(saved.get(name, 0.0) for name in ATTENTION if name != "attention output")
-    return sum(saved.get(name, 0.0) for name in (*ATTENTION, "norms"))
+    unread = sum(saved.get(name, 0.0) for name in (*ATTENTION, "norms"))
+    if frozen.mlp_input or not first.intermediate:
+        return unread
+    # The down projection alone: the activation has no gradient either.
+    return unread + saved.get("MLP", 0.0) - down_inputs(first, tokens, kernel)
 
 
 def block_memory(shape: BlockShape, tokens: Tokens, kernel: Kernel, kind: str) -> BlockMemory:
@@ -252,6 +266,8 @@ def _block_memory(shape: BlockShape, tokens: Tokens, kernel: Kernel, kind: str) 
     saved = block_saved(shape, tokens, kernel)
     results = kept_results(shape, tokens, kernel) if kind == "per-op" else (0.0, 0.0)
     kept, recomputed = kept_bytes(saved, kind, results[0]), recomputed_bytes(saved, kind, results)
+    if kernel.frozen is not None and not kernel.frozen.flows:
+        kept = recomputed = 0.0  # checkpoint holds no input that needs no gradient (traced)
     copied = kernel.eager_modules and shape.norm == "rmsnorm" and kernel.residual < 4
     if kind in ("full", "per-op") and copied:
         recomputed += saved.input_bytes

@@ -53,7 +53,8 @@ def loss_bytes(
         split: whether `full` runs over logits split by vocabulary in torch's `loss_parallel`, which
             writes log-softmax out: 2 + 4 + 4 + 4 bytes (logits, fp32, shifted, exponentials), then
             4 x 4 (log-softmax, gradient, exponentials, their sum:
-            torch/distributed/tensor/parallel/loss.py).
+            torch/distributed/tensor/parallel/loss.py). Without an upcast it computes in fp32
+            all the same, but hands on 16 bits; fp32 logits are not copied.
 
     >>> loss_bytes(4096, 128256, 2, "full", 4096).backward / 2**30
     5.87109375
@@ -64,7 +65,8 @@ def loss_bytes(
     forward = (element_bytes + (0 if element_bytes == loss else loss) + loss + capped) * cells
     backward = (3.0 * loss + capped) * cells
     if kind == "full" and split:
-        return LossBytes((element_bytes + 12.0) * cells, 16.0 * cells, 4.0 * cells)
+        first = (element_bytes + (0 if element_bytes == 4 else 4) + 8.0) * cells
+        return LossBytes(first, 4.0 * loss * cells, 1.0 * loss * cells)
     if kind == "full":
         return LossBytes(forward, backward, (loss + capped) * cells)
     if kind == "compiled":

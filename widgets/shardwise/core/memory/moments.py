@@ -42,11 +42,17 @@ def block_moments(
         return _fused_moments(shape, tokens, kernel, saved)
     freed, moments = _feed_forward(shape, tokens, kernel, saved)
     outside = kernel.tensor if kernel.sequence_parallel else 1
+    behind = 0.0
+    if shape.post_norms == 2:  # Gemma's norm of the MLP's result comes first, then attention's
+        behind = norm_bytes(shape, tokens.count, shape.hidden, kernel) / outside
+        moments = [moment._replace(extra=moment.extra - behind) for moment in moments]
+        freed += behind
     norm = norm_backward(shape, tokens.count, kernel) / outside
     moments.append(Moment(norm - freed, 1.0, 0.0))
     freed += norm_bytes(shape, tokens.count, shape.hidden, kernel) / outside
     if shape.attention:
         share = _output_share(shape)
+        freed += behind
         moments.append(Moment(_attention(shape, tokens, kernel) - freed, 1.0, share))
     own = norm_bytes(shape, tokens.count, shape.hidden, kernel) / outside
     moments.append(Moment(norm - saved.total + own, 1.0, 1.0))
@@ -90,6 +96,20 @@ def adapter_forward(shape: BlockShape, tokens: Tokens, kernel: Kernel) -> tuple[
     return (Moment(copies * wide + 4 * element * tokens.count * shape.hidden, 0.0, 0.0),)
 
 
+def adapter_in_forward(shape: BlockShape, tokens: Tokens, kernel: Kernel) -> float:
+    """Bytes over what is saved as an fp32 adapter on the down projection runs in forward.
+
+    Its input with peft's fp32 copy of it, and seven tensors of the stream: the embedding's result,
+    the stream twice, the norm's result, the frozen layer's, the adapter's and that scaled (traced).
+    """
+    frozen = kernel.frozen
+    if frozen is None or not (frozen.cast and frozen.mlp_result and shape.intermediate):
+        return 0.0
+    element = kernel.element_bytes
+    wide = tokens.count * shape.intermediate / kernel.tensor
+    return (element + 4) * wide + 7 * element * tokens.count * shape.hidden
+
+
 _FEED_FORWARD = frozenset(
     (
         "MLP",
@@ -115,6 +135,8 @@ def _feed_forward(
         grads, gone = mlp_backward_widths(shape, kernel)
         gone = gone if product_kept(shape, kernel) else 0
         first = 1 / 3 if shape.gated else 1 / 2
+        if _sums_adapter(kernel):  # of the adapter, of the frozen layer, and their sum
+            moments.append(Moment((3 - gone) * width + residual, 0.0, 0.0))
         moments.append(Moment(width + residual, 0.0, 0.0, True))
         moments.append(Moment((grads - gone) * width + residual, first, 0.0))
         after = (2 if shape.gated else 1) * width + residual - sizes.get("MLP", 0.0)
@@ -133,6 +155,11 @@ def _feed_forward(
             moments.append(Moment(gate_up + residual - outputs, 1 / 3, 0.0))
         moments.append(Moment(gate_up + inputs + residual - freed, 1.0, 0.0, True))
     return sum([size for name, size in saved.operators if name in _FEED_FORWARD]), moments
+
+
+def _sums_adapter(kernel: Kernel) -> bool:
+    """Whether an adapter on the down projection adds its input's gradient to the frozen layer's."""
+    return kernel.frozen is not None and kernel.frozen.mlp_result > 0
 
 
 def _attention(shape: BlockShape, tokens: Tokens, kernel: Kernel) -> float:

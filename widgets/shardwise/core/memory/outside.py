@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from shardwise.core.memory.operators.norms import norm_bytes
+from shardwise.core.memory.operators.norms import norm_backward, norm_bytes
 from shardwise.core.memory.operators.run import Kernel, Tokens
 from shardwise.core.memory.stages import Stage
 from shardwise.core.scenario import Scenario
@@ -66,6 +66,8 @@ def outside_saved(stage: Stage, tokens: Tokens, kernel: Kernel, vocabulary: int)
         return Outside(0.0, 0.0)
     first, last = stage.blocks[0][0], stage.blocks[-1][0]
     count, early, late, shared, decoder = tokens.count, 0.0, 0.0, 0.0, 0.0
+    if kernel.frozen is not None and not kernel.frozen.flows:
+        return Outside(0.0, _head_alone(stage, tokens, kernel, vocabulary))
     if stage.has_embedding:
         early = 8.0 * count if vocabulary else 0.0
         if first.tokens == "image":  # the picture, and its copy in the compute type
@@ -92,6 +94,32 @@ def outside_saved(stage: Stage, tokens: Tokens, kernel: Kernel, vocabulary: int)
         head_input = kernel.element_bytes * count * last.hidden
         return Outside(early + shared, (late - head_input) / split + head_input, shared, decoder)
     return Outside(early + shared, late / split, shared, decoder)
+
+
+def final_norm_backward(stage: Stage, tokens: Tokens, kernel: Kernel) -> float:
+    """Bytes of the final norm and of its backward, which has no residual gradient beside it.
+
+    It is the peak where logits are small: few entries, or a split vocabulary (traced).
+    """
+    flows = kernel.frozen is None or kernel.frozen.flows
+    if not (flows and kernel.followed and stage.has_head and stage.blocks):
+        return 0.0
+    last = stage.blocks[-1][0]
+    if not last.causal:
+        return 0.0
+    split = kernel.tensor if kernel.sequence_parallel else 1
+    inside = (
+        norm_backward(last, tokens.count, kernel) - kernel.residual * tokens.count * last.hidden
+    )
+    return (norm_bytes(last, tokens.count, last.hidden, kernel) + inside) / split
+
+
+def _head_alone(stage: Stage, tokens: Tokens, kernel: Kernel, vocabulary: int) -> float:
+    """Bytes of the head's input and the labels, where nothing before the head is trained."""
+    if not stage.has_head:
+        return 0.0
+    reads = kernel.element_bytes * stage.blocks[-1][0].hidden if vocabulary else 0
+    return tokens.count * (reads + 8.0)
 
 
 def _position_bias(stage: Stage, tokens: Tokens, kernel: Kernel) -> tuple[float, float]:

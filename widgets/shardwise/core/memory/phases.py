@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from shardwise.core.arrays import everywhere, highest, least
+from shardwise.core.arrays import everywhere, highest, least, there
 from shardwise.core.layout import Layout
 from shardwise.core.memory import nanotron
 from shardwise.core.memory.autocast import autocasts, block_copies, cast_copies, copies_in_backward
@@ -14,6 +14,7 @@ from shardwise.core.memory.backward import Pass, Point, pass_of, whole_bytes, wo
 from shardwise.core.memory.buffers import (
     Buffers,
     all_reduce_held,
+    embedding_slice,
     gathered_element,
     whole_embedding_gradient,
 )
@@ -99,8 +100,11 @@ def _frame(
     units = stage_units(stage, layout, shard, gathered_element(precision))
     waste = whole_embedding_gradient(stage, layout)
     if layout.engine == "ddp" and waste:
-        states = replace(states, gradients=states.gradients + precision.gradient_bytes * waste)
+        states = _with_whole_embedding(states, precision.gradient_bytes * waste, optimizer[0])
     buffers = stage_buffers(stage, layout, precision, states, ranks, "/".join(optimizer), units)
+    if layout.engine == "ddp" and waste and optimizer[0].startswith("sgd"):
+        own = precision.gradient_bytes * embedding_slice(stage, layout)
+        buffers = replace(buffers, extra_step=buffers.extra_step + own)
     persistent = persistent_gradients(layout)
     held = states.gradients if several or persistent else 0.0
     on_gpu = after_offload(states, layout)
@@ -109,8 +113,6 @@ def _frame(
     if gone:
         buffers = _without_copies(buffers, stage, gone)
     waiting = all_reduce_held(layout, precision, held, sum(units.shares))
-    if layout.engine in ("fsdp1", "fsdp2"):
-        waiting += gathered_element(precision) * waste
     buffers = replace(buffers, extra_end=buffers.extra_end + waiting) if waiting else buffers
     whole = whole_bytes(stage, layout, precision, units)
     if whole:
@@ -139,6 +141,20 @@ def _frame(
         between=on_gpu.gradients if persistent else 0.0,
         root_share=units.root_share,
         whole_units=(units.gathered_root, max(units.gathered, default=0.0)),
+    )
+
+
+def _with_whole_embedding(states: States, waste: float, optimizer: str) -> States:
+    """States with all rows of a split embedding's gradient on every tensor rank.
+
+    SGD's momentum begins as a copy of the gradient (torch/optim/sgd.py, `torch.clone(grad)`), so it
+    has all rows too; AdamW's moments are made like the parameter (traced).
+    """
+    momentum = waste if optimizer == "sgd-momentum" else 0.0
+    return replace(
+        states,
+        gradients=states.gradients + waste,
+        optimizer_state=states.optimizer_state + momentum,
     )
 
 
@@ -230,6 +246,10 @@ def _forward(
     whole blocks (traced; it binds where frozen experts save little for backward).
     """
     end = (frame.buffers.gathered_forward, kept, loss + waiting)
+    adapted = activations.adapting
+    if there(adapted):
+        inside = (end[0], kept - activations.late + adapted, 1.0 * waiting)
+        end = highest([end, inside])
     if frame.run is None or not frame.buffers.gathered_entering:
         return end
     last = activations.memories[frame.run.spots[-1].step.kind]
@@ -251,11 +271,21 @@ def _backward_point(layout: Layout, frame: Frame, activations: StageActivations)
         activations.early,
         (activations.shared, activations.decoder),
     )
+    point = _after_the_head(frame, activations, point)
     gradients = least(point.gradients, states.gradients)
     if frame.run.fsdp:
         return Point(gradients, point.gathered, point.activations, point.extra)
     gathered = point.gathered + buffers.gathered_backward
     return Point(gradients, gathered, point.activations, point.extra + buffers.extra_backward)
+
+
+def _after_the_head(frame: Frame, activations: StageActivations, point: Point) -> Point:
+    """That point, or the final norm's backward, with everything saved before it still there."""
+    assert frame.run is not None
+    spot = frame.run.spots[-1]
+    saved = activations.kept + activations.early + activations.closing
+    gathered = frame.buffers.gathered_loss if frame.run.fsdp else spot.gathered
+    return Point(*highest([point, (spot.gradients, gathered, saved, spot.extra)]))
 
 
 def _gradients_complete(

@@ -72,7 +72,8 @@ class MemoryReport:
 
     `verdict`, against the card's `usable_bytes`: fits (the whole band is below), tight (the card's
     end lies inside the band), does not fit (the whole band is above), uncertain (would fit, but the
-    architecture is a guess and less than a fifth of the card is left).
+    architecture is a guess and less than a fifth of the card is left, or activations are missing
+    from the estimate: `not_modelled`).
     """
 
     scenario: Scenario
@@ -108,6 +109,13 @@ class MemoryReport:
     def needed_high_bytes(self) -> float:
         """The upper end of what the card must have, with more fragmentation than expected."""
         return device_bytes(self.peak_bytes, self.scenario.layout.process_groups).high
+
+    @property
+    def doubt(self) -> str:
+        """Why a verdict that would be fits is uncertain."""
+        if self.scenario.model.known:
+            return "activations of its state-space layers are not counted"
+        return "the model's shape is guessed"
 
     @property
     def peak_bytes(self) -> float:

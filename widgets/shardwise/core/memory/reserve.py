@@ -69,10 +69,14 @@ def with_cached(figures: DeviceBytes, stranded: float, usable: float) -> DeviceB
     )
 
 
-def verdict(figures: DeviceBytes, usable_bytes: float, known: bool) -> str:
-    """fits, tight (inside the band), does not fit; uncertain where the architecture is a guess."""
+def verdict(figures: DeviceBytes, usable_bytes: float, known: bool, complete: bool = True) -> str:
+    """fits, tight (inside the band), does not fit; uncertain where the architecture is a guess.
+
+    Never fits where the estimate is not `complete` (activations are missing from it).
+    """
     if figures.low > usable_bytes:
         return "does not fit"
     if figures.high > usable_bytes:
         return "tight"
-    return "fits" if known or figures.high < 0.8 * usable_bytes else "uncertain"
+    sure = complete and (known or figures.high < 0.8 * usable_bytes)
+    return "fits" if sure else "uncertain"

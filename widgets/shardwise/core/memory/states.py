@@ -39,9 +39,12 @@ def stage_states(
     ZeRO stage 1 shards master weights and optimizer state, stage 2 gradients too, stage 3
     parameters too. FSDP2 shards every tensor on dimension 0, rounded up (a tensor of 8 rows over
     64 ranks leaves whole rows on 8 of them: `torch/distributed/fsdp/_fully_shard/_fsdp_param.py`);
-    DeepSpeed, FSDP1 and Megatron-LM cut flat buffers evenly.
+    DeepSpeed's stage 3 pads every tensor to a multiple of the ranks (deepspeed/runtime/zero/
+    partition_parameters.py, `_partition_param`); FSDP1, Megatron-LM and stages 1 and 2 cut flat
+    buffers evenly.
     """
     by_rows = layout.engine == "fsdp2"
+    padded = layout.engine == "deepspeed" and layout.zero_stage == 3
     whole = sharded = state_whole = state_sharded = largest = 0.0
     for tensor in stage.tensors:
         ranks = _ranks(tensor, shard, layout)
@@ -49,11 +52,16 @@ def stage_states(
         shape = sharded_shape(tensor.shape, ranks) if by_rows else tensor.shape
         share = 1 if by_rows else ranks
         own = math.prod(shape) / share
+        rounded = 1.0
+        if padded:
+            own, even = -(-math.prod(shape) // share), own
+            rounded = own / even
         sharded += tensor.count * own
         largest = max(largest, own)
         kept = precision.state_bytes
         state_whole += tensor.count * state_bytes(tensor.shape, tensor.part, optimizer, kept)
-        state_sharded += tensor.count * state_bytes(shape, tensor.part, optimizer, kept) / share
+        state = state_bytes(shape, tensor.part, optimizer, kept) / share
+        state_sharded += tensor.count * state * rounded
     zero = layout.zero_stage
     frozen = frozen_bytes(stage, layout, precision, shard) if stage.frozen else 0.0
     shared = sum(flattened_together(stage, layout)) / shard

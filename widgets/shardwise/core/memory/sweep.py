@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from shardwise.core.arrays import first_highest, most
 from shardwise.core.errors import ScenarioError
+from shardwise.core.memory.estimate import leaves_out_activations
 from shardwise.core.memory.phases import stage_phases
 from shardwise.core.memory.pools import stranded_bytes
 from shardwise.core.memory.report import PHASES
@@ -63,8 +64,9 @@ class Sweep:
     def verdicts(self) -> list[str]:
         """The words of `MemoryReport.verdict`, in the order of the flattened arrays."""
         groups, known = self.scenario.layout.process_groups, self.scenario.model.known
+        complete = not leaves_out_activations(self.scenario.model)
         return [
-            verdict(device_bytes(peak, groups), self.usable_bytes, known)
+            verdict(device_bytes(peak, groups), self.usable_bytes, known, complete)
             for peak in self.peak_bytes.ravel().tolist()
         ]
 

@@ -109,7 +109,8 @@ def _projected(shape: BlockShape, tokens: Tokens, kernel: Kernel, kv: int) -> in
         return heads * (2 * width + values)
     if shape.kv_lora_rank:  # values are a slice of the projection that also made the keys
         return heads * (2 * width + (width - shape.rope_head_dim) + values)
-    repeated = ran != "flash" and kv > 1  # one head is expanded as a view
+    # One head is expanded as a view, which the math kernel writes out as it casts.
+    repeated = ran != "flash" and (kv > 1 or ran == "math")
     copied = ran in ("math", "eager") or (repeated and kv < heads)
     if repeated:
         kv = heads

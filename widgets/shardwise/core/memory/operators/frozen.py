@@ -36,7 +36,10 @@ def without_weights(
         own = _input(kernel, frozen.attention_result, result, held=shared)
         kept["attention output"] = own + (kernel.element_bytes * result if held else 0.0)
     if "mlp" not in frozen.trained:
-        kept["MLP input"] = _input(kernel, frozen.mlp_input, hidden) / outside
+        # One norm feeds both halves of a parallel block (GPT-J): one input, kept once.
+        together = shape.parallel and shape.parallel_norms == 1
+        there = together and (frozen.attention_input > 0 or frozen.keeps_inputs)
+        kept["MLP input"] = _input(kernel, frozen.mlp_input, hidden, held=there) / outside
         for name, width in (
             ("MLP", shape.intermediate),
             ("shared experts", shape.shared_intermediate),
@@ -64,6 +67,13 @@ def product_kept(shape: BlockShape, kernel: Kernel) -> bool:
     if frozen.keeps_inputs:
         return False  # held on the autograd node until the whole block is done
     return frozen.mlp_result > 0 and not (frozen.dropout or frozen.cast)
+
+
+def down_inputs(shape: BlockShape, tokens: Tokens, kernel: Kernel) -> float:
+    """Bytes that adapters on the down projection keep of its input."""
+    assert kernel.frozen is not None
+    width = tokens.count * shape.intermediate / kernel.tensor
+    return _input(kernel, kernel.frozen.mlp_result, width)
 
 
 def held_inputs(shape: BlockShape, tokens: Tokens, kernel: Kernel) -> float:

@@ -41,12 +41,14 @@ def mlp_backward_widths(shape: BlockShape, kernel: Kernel) -> tuple[int, int]:
     Gated: gradients of the product, the activated gate and up while the product, read by the down
     projection only, is freed: 6f less 2f (traced). Plain: gradients of result and input; a written
     out GELU has one more. Compiled: one kernel writes the gradients of gate and up, one of them in
-    the product's place (`inplace_buffers` of torch/_inductor/config.py).
+    the product's place (`inplace_buffers` of torch/_inductor/config.py). T5 drops in between: what
+    the down projection reads is the dropout's result (traced).
     """
     if kernel.model_code == "compiled":
         return 2, 1
+    dropped = kernel.eager_modules and shape.position_bias and shape.dropout > 0
     if shape.gated:
         return 3, 1
     if shape.activation in _WRITTEN_OUT:
         return 3, 1
-    return (2, 0) if shape.activation == "relu" else (2, 1)
+    return (2, 0) if shape.activation == "relu" and not dropped else (2, 1)

@@ -83,4 +83,6 @@ def norm_backward(shape: BlockShape, tokens: float, kernel: Kernel) -> float:
     if shape.norm == "layernorm" or not kernel.eager_modules:
         return tokens * shape.hidden * (2 * kernel.residual + kernel.residual)
     product = 4 if shape.norm_in_fp32 else kernel.residual
+    if kernel.frozen is not None and "norm" not in kernel.frozen.trained:
+        product = 0
     return tokens * shape.hidden * (20 + kernel.residual - product)

@@ -31,7 +31,9 @@ def kept_results(shape: BlockShape, tokens: Tokens, kernel: Kernel) -> tuple[flo
         kept += repeats * (output + 4 * tokens.count * shape.heads / tensor)
     if kernel.sequence_parallel:
         kept += rows * behind * shape.hidden / tensor
-    last = 1.0 * rows * products[-1] if len(products) % 2 else 0.0
+    # With dropout behind it, recomputation goes on: its mask is read.
+    ends_there = len(products) % 2 == 1 and not (shape.position_bias and shape.dropout)
+    last = 1.0 * rows * products[-1] if ends_there else 0.0
     return kept, last
 
 
