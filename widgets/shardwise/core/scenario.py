@@ -10,7 +10,7 @@ from shardwise.core.catalogue import load_model
 from shardwise.core.cluster import Cluster
 from shardwise.core.errors import ScenarioError
 from shardwise.core.fields import section
-from shardwise.core.hashed import once
+from shardwise.core.hashed import hashed_once, once
 from shardwise.core.layout import Layout
 from shardwise.core.model import Model
 from shardwise.core.scenario_checks import check_scenario
@@ -20,6 +20,7 @@ _SECTIONS = ("model", "cluster", "training", "layout")
 DEFAULT_MODEL = "llama-3-8b"
 
 
+@hashed_once
 @dataclass(frozen=True)
 class Scenario:
     """A model to train, the GPUs at hand, how it is trained and how it is laid over them.
@@ -120,11 +121,7 @@ class Scenario:
         return f"Scenario.from_dict({self.to_dict()!r})"
 
     def __hash__(self) -> int:
-        """Hashes the frozen parts once; a config given as a dict is covered by the model."""
-        return self._hash
-
-    @once
-    def _hash(self) -> int:
+        """Of the frozen parts; a config given as a dict is covered by the model."""
         return hash((self.model, self.cluster, self.training, self.layout))
 
 

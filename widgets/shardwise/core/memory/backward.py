@@ -39,11 +39,6 @@ class Point(NamedTuple):
     activations: float
     extra: float
 
-    @property
-    def total(self) -> float:
-        """All of them."""
-        return self.gradients + self.gathered + self.activations + self.extra
-
 
 @dataclass(frozen=True)
 class Spot:
@@ -206,6 +201,13 @@ def _closing(
     return reduced, units.gathered_root, float(made + before)
 
 
+def _weights(element: float, stage: Stage, units: Units, step: Step) -> dict[str, float]:
+    """`Spot`'s gradients of the block's MLP and of its other weights, at `element` bytes each."""
+    feed_forward = units.feed_forward[step.position]
+    others = stage.units[step.position] - feed_forward
+    return {"feed_forward": float(element * feed_forward), "others": float(element * others)}
+
+
 def _fsdp_spot(
     stage: Stage,
     layout: Layout,
@@ -234,14 +236,12 @@ def _fsdp_spot(
     done = sum(units.shares[position + 1 :])
     waiting = compute * stage.late + all_reduce_held(layout, precision, held, done)
     last = 0 if alone else last_gradient(stage.unit_tensors[position])
-    feed_forward = units.feed_forward[position]
     return Spot(
         step=step,
         gradients=held or precision.gradient_bytes * done,
         gathered=root + own + ahead + copies,
         extra=float(waiting + reduce * behind),
-        feed_forward=float(compute * feed_forward),
-        others=float(compute * (stage.units[position] - feed_forward)),
+        **_weights(compute, stage, units, step),
         entering=root + 2 * own + copies if reshards and not alone else None,
         leaving=root + ahead + copies,
         reduced=float(
@@ -266,7 +266,6 @@ def _plain_spot(
     done = stage.late + sum(stage.units[position + 1 :])
     # As a weight's gradient is made, autocast's copy of the weight goes.
     element = (0 if held else precision.gradient_bytes) - (precision.compute_bytes if copies else 0)
-    feed_forward = units.feed_forward[position]
     # A gradient is a tensor of its own until it is added to an earlier one, or cast by autocast.
     passing = (precision.gradient_bytes if held else 0) + (precision.compute_bytes if copies else 0)
     wide = (t.elements for t in stage.unit_tensors[position] if t.part in ("mlp", "experts"))
@@ -276,8 +275,7 @@ def _plain_spot(
         gathered=copies,
         passing=float(passing * max(wide, default=0)),
         extra=float(precision.parameter_bytes * stage.tied) if held else 0.0,
-        feed_forward=float(element * feed_forward),
-        others=float(element * (stage.units[position] - feed_forward)),
+        **_weights(element, stage, units, step),
     )
 
 
@@ -292,14 +290,13 @@ def _piling_spot(
 ) -> Spot:
     """A block's moments where 16-bit gradients wait until backward is over (nanotron)."""
     done = stage.late + sum(stage.units[step.position + 1 :])
-    compute, feed_forward = precision.compute_bytes, units.feed_forward[step.position]
+    compute = precision.compute_bytes
     return Spot(
         step=step,
         gradients=held,
         gathered=copies,
         extra=float(compute * done),
-        feed_forward=float(compute * feed_forward),
-        others=float(compute * (stage.units[step.position] - feed_forward)),
+        **_weights(compute, stage, units, step),
     )
 
 
@@ -319,12 +316,11 @@ def whole_bytes(stage: Stage, layout: Layout, precision: Precision, units: Units
 
 def _whole_spot(stage: Stage, precision: Precision, units: Units, step: Step, whole: float) -> Spot:
     """A block's moments where nothing is resharded or reduced before the last micro-batch."""
-    element, feed_forward = gathered_element(precision), units.feed_forward[step.position]
+    element = gathered_element(precision)
     return Spot(
         step=step,
         gradients=0.0,
         gathered=whole,
         extra=0.0,
-        feed_forward=float(element * feed_forward),
-        others=float(element * (stage.units[step.position] - feed_forward)),
+        **_weights(element, stage, units, step),
     )

@@ -13,6 +13,7 @@ from functools import cached_property, lru_cache
 from itertools import groupby
 
 from shardwise.core.adapters import split
+from shardwise.core.hashed import hashed_once
 from shardwise.core.layout import Layout
 from shardwise.core.memory.tensor_classes import Degrees, TensorClass, degrees_of, local_shape
 from shardwise.core.model import BlockShape, Model, Module
@@ -20,6 +21,7 @@ from shardwise.core.quantization import stored_bytes
 from shardwise.core.trainable import ALL, Trainable
 
 
+@hashed_once
 @dataclass(frozen=True)
 class Stage:
     """One pipeline stage: its blocks in runs of one shape, its tensors, and its two ends.
@@ -46,11 +48,7 @@ class Stage:
     frozen_root: tuple[TensorClass, ...] = ()
 
     def __hash__(self) -> int:
-        """Computed once: the caches of states are keyed by stages."""
-        return self._hash
-
-    @cached_property
-    def _hash(self) -> int:
+        """Of what tells stages apart; the caches of states are keyed by them."""
         return hash((self.index, self.blocks, self.tensors, self.units, self.root))
 
     @property
