@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from published.row import Published, rows_of
+from published.row import Published, left_out_rows, rows_of
 from shardwise.core.scenario import Scenario
 
 SOURCE = "BigScience, Megatron-DeepSpeed"
@@ -91,5 +91,4 @@ def compared() -> list[Published]:
 
 def left_out() -> dict[str, str]:
     """The rest, with the reason."""
-    reasons = {row["id"]: inexpressible(row) for row in rows_of("bigscience")}
-    return {name: why for name, why in reasons.items() if why}
+    return left_out_rows("bigscience", inexpressible)

@@ -17,7 +17,7 @@ from typing import Any
 from shardwise.core.catalogue import load_model
 from shardwise.core.scenario import Scenario
 
-from .row import Published, rows_of
+from .row import Published, compared_rows, left_out_rows
 
 SOURCE = "litgpt"
 GB = 10**9
@@ -74,11 +74,10 @@ def compared() -> list[Published]:
             measured_bytes=float(row["value_gb"]) * GB if row["value_gb"] else nan,
             scenario=scenario_of(row),
         )
-        for row in rows_of("litgpt")
-        if not row["left_out"]
+        for row in compared_rows("litgpt")
     ]
 
 
 def left_out() -> dict[str, str]:
     """Rows that are not compared, with the reason."""
-    return {row["id"]: row["left_out"] for row in rows_of("litgpt") if row["left_out"]}
+    return left_out_rows("litgpt")

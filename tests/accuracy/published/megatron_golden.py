@@ -21,7 +21,7 @@ from typing import Any
 
 from published.megatron_case import padded, scenario_of
 from published.megatron_model import Sizes, bert, gpt, t5
-from published.row import Published, rows_of
+from published.row import Published, left_out_rows, rows_of
 from shardwise.core.model import Model
 from shardwise.core.scenario import Scenario
 
@@ -179,5 +179,4 @@ def compared() -> list[Published]:
 
 def left_out() -> dict[str, str]:
     """The rest, with the reason."""
-    reasons = {row["id"]: inexpressible(row) for row in rows_of("megatron_golden")}
-    return {name: why for name, why in reasons.items() if why}
+    return left_out_rows("megatron_golden", inexpressible)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -79,3 +80,22 @@ def rows_of(name: str) -> list[dict[str, str]]:
     """The rows of data/measured/<name>.csv as they stand in the file."""
     with (MEASURED / f"{name}.csv").open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
+
+
+def reason_in_file(row: Mapping[str, str]) -> str:
+    """Why the file itself says that a row cannot be compared; empty where it can."""
+    return row["left_out"]
+
+
+def compared_rows(
+    name: str, reason: Callable[[Mapping[str, str]], str] = reason_in_file
+) -> list[dict[str, str]]:
+    """The rows of a file that a scenario describes."""
+    return [row for row in rows_of(name) if not reason(row)]
+
+
+def left_out_rows(
+    name: str, reason: Callable[[Mapping[str, str]], str] = reason_in_file
+) -> dict[str, str]:
+    """The others by their id, each with the reason."""
+    return {row["id"]: why for row in rows_of(name) if (why := reason(row))}

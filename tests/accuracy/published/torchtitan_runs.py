@@ -19,7 +19,7 @@ from typing import Any
 
 from shardwise.core.scenario import Scenario
 
-from .row import Published, rows_of
+from .row import Published, compared_rows, left_out_rows
 
 GIB = 2**30
 SOURCE = "torchtitan"
@@ -83,11 +83,10 @@ def compared() -> list[Published]:
             measured_bytes=float(row["value_gib"]) * GIB,
             scenario=scenario_of(row),
         )
-        for row in rows_of("torchtitan")
-        if not row["left_out"]
+        for row in compared_rows("torchtitan")
     ]
 
 
 def left_out() -> dict[str, str]:
     """Rows that are not compared, with the reason."""
-    return {row["id"]: row["left_out"] for row in rows_of("torchtitan") if row["left_out"]}
+    return left_out_rows("torchtitan")

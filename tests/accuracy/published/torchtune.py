@@ -15,7 +15,7 @@ from typing import Any
 
 from shardwise.core.scenario import Scenario
 
-from .row import Published, rows_of
+from .row import Published, compared_rows, left_out_rows
 
 SOURCE = "torchtune"
 UNITS = {"GiB": 2**30, "GB": 10**9}
@@ -59,11 +59,10 @@ def compared() -> list[Published]:
             measured_bytes=float(row["value"]) * UNITS[row["unit"]],
             scenario=scenario_of(row),
         )
-        for row in rows_of("torchtune")
-        if not row["left_out"]
+        for row in compared_rows("torchtune")
     ]
 
 
 def left_out() -> dict[str, str]:
     """Rows that are not compared, with the reason."""
-    return {row["id"]: row["left_out"] for row in rows_of("torchtune") if row["left_out"]}
+    return left_out_rows("torchtune")

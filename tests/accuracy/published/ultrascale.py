@@ -15,7 +15,7 @@ from itertools import accumulate
 
 from shardwise.core.scenario import Scenario
 
-from .row import Published, rows_of
+from .row import Published, compared_rows, left_out_rows
 
 GIB = 2**30
 SOURCE = "Ultra-Scale Playbook (nanotron)"
@@ -112,11 +112,10 @@ def compared() -> list[Published]:
             scenario=scenario_of(row),
             stage=0,
         )
-        for row in rows_of("ultrascale")
-        if not _reason(row)
+        for row in compared_rows("ultrascale", _reason)
     ]
 
 
 def left_out() -> dict[str, str]:
     """Rows that are not compared, with the reason."""
-    return {row["id"]: why for row in rows_of("ultrascale") if (why := _reason(row))}
+    return left_out_rows("ultrascale", _reason)
