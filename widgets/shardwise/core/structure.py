@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from shardwise.core.hashed import hashed_once
+from shardwise.core.state_space import StateSpace
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,8 @@ class BlockShape:
     """What the activation formulas need of one block; 0 or False where it does not apply.
 
     `intermediate` is the dense MLP's width (0 when the block has none); `tokens` says which length
-    the block sees: sequence, encoder or image; `sliding_window` is 0 for full attention.
+    the block sees: sequence, encoder or image; `sliding_window` is 0 for full attention. `mixer` is
+    a state-space mixer where `attention` is False; a block may have a mixer alone.
 
     What transformers' code adds: `qk_norm` norms queries and keys; `norm_in_fp32` multiplies by
     the weight before it casts back (Gemma, OLMo); `post_norms` counts norms whose result only
@@ -91,6 +93,7 @@ class BlockShape:
     sinks: bool = False
     softmax_in_fp32: bool = True
     embedding_dropout: bool = True
+    mixer: StateSpace | None = None
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from shardwise.core.architectures.templates import (
     unit,
 )
 from shardwise.core.config_fields import ConfigFields
+from shardwise.core.state_space import StateSpace
 from shardwise.core.structure import BlockShape, Module
 
 BLOCK = rows(
@@ -43,6 +44,9 @@ def build(fields: ConfigFields, head: str) -> Draft:
         activation=fields.text("hidden_act"),
         attention=False,
         mlp_bias=bool(sizes["bias"]),
+        mixer=StateSpace(
+            "mamba", sizes["inner"], sizes["state"], sizes["kernel"], rank=sizes["rank"]
+        ),
     )
     modules: tuple[Module, ...] = unit(f"{base}embeddings", "embedding", EMBEDDING, sizes)
     for index in range(fields.layer_count()):
