@@ -14,8 +14,9 @@ from published.megatron_case import scenario_of
 from published.megatron_model import Sizes, gpt
 
 from shardwise.core.memory.estimate import estimate
+from shardwise.core.memory.head import stage_loss
 from shardwise.core.memory.kept import stage_activations
-from shardwise.core.memory.phases import in_flight, stage_loss
+from shardwise.core.memory.pipelines import in_flight
 from shardwise.core.memory.report import PHASES
 from shardwise.core.memory.stages import Stage, stages_of
 from shardwise.core.scenario import Scenario

@@ -16,7 +16,7 @@ from shardwise.core.errors import ScenarioError
 from shardwise.core.memory import MemoryReport, estimate
 from shardwise.core.memory.activations import block_saved
 from shardwise.core.memory.host import host_bytes_at_load, host_bytes_per_node
-from shardwise.core.memory.kept import kernel_of, tokens_of
+from shardwise.core.memory.kernel import kernel_of, tokens_of
 from shardwise.core.memory.reserve import COMMUNICATOR_BYTES, CONTEXT_BYTES
 from shardwise.core.memory.rule_of_sixteen import zero_state_bytes
 from shardwise.core.memory.stages import stages_of

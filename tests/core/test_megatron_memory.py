@@ -13,16 +13,16 @@ from shardwise.core.errors import ScenarioError
 from shardwise.core.layout import Layout
 from shardwise.core.memory import MemoryReport, estimate
 from shardwise.core.memory.activations import block_saved
-from shardwise.core.memory.kept import kernel_of, tokens_of
+from shardwise.core.memory.kernel import kernel_of, tokens_of
 from shardwise.core.memory.megatron import (
     head_loss,
     placeholder_bytes,
     resident_bytes,
     workspace_bytes,
 )
-from shardwise.core.memory.phases import in_flight
 from shardwise.core.memory.pipelines import (
     handed_on_bytes,
+    in_flight,
     interleaved_in_flight,
     kept_output_bytes,
     retained_input_bytes,

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from shardwise.core.errors import ScenarioError
 from shardwise.core.memory import MemoryReport, estimate
 from shardwise.core.memory.autocast import cast_copies
-from shardwise.core.memory.phases import in_flight, stage_activations
+from shardwise.core.memory.kept import stage_activations
+from shardwise.core.memory.pipelines import in_flight
 from shardwise.core.memory.report import PARTS, PHASES
 from shardwise.core.memory.reserve import COMMUNICATOR_BYTES, CONTEXT_BYTES, device_bytes
 from shardwise.core.memory.stages import stages_of

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shardwise.core.memory.kept import gathers_again
+from shardwise.core.memory.kernel import gathers_again
 from shardwise.core.memory.megatron import runs_megatron
 from shardwise.core.memory.reserve import COMMUNICATOR_BYTES, CONTEXT_BYTES, FRAGMENTATION
 from shardwise.core.scenario import Scenario

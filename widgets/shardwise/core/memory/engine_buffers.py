@@ -66,7 +66,7 @@ def fsdp_buffers(
     block stays gathered until its backward. The root's reduction closes backward: its gradients in
     compute type and the reduce-scatter's input (all but the last are freed before its output is
     made: `foreach_reduce`'s loop variable still names that one, in a head of its own the head's);
-    `backward.py` has the blocks'. One rank alone gathers nothing: no buffer and no prefetch.
+    `spots.py` has the blocks'. One rank alone gathers nothing: no buffer and no prefetch.
     """
     compute, reduce = gathered_element(precision), precision.reduce_bytes
     last, every = units.gathered[-1] if units.gathered else 0.0, sum(units.gathered)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from shardwise.core.memory.activations import block_saved
 from shardwise.core.memory.explanation import Opened, plural, worst_stage
-from shardwise.core.memory.kept import kernel_of, stage_activations, tokens_of
+from shardwise.core.memory.kept import stage_activations
+from shardwise.core.memory.kernel import kernel_of, tokens_of
 from shardwise.core.memory.report import MemoryReport
 from shardwise.core.units import format_gib
 

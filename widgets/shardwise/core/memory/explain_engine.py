@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from shardwise.core.memory.autocast import autocasts, block_copies, copies_in_backward
-from shardwise.core.memory.backward import whole_bytes
 from shardwise.core.memory.buffers import gathered_element, holds_buckets
 from shardwise.core.memory.engine_buffers import fsdp_buffers
 from shardwise.core.memory.explanation import Opened, worst_stage
+from shardwise.core.memory.frame import Frame, frame_of, ranks_reduced
 from shardwise.core.memory.megatron import resident_bytes, runs_megatron
-from shardwise.core.memory.phases import Frame, frame_of, ranks_reduced
 from shardwise.core.memory.report import MemoryReport
+from shardwise.core.memory.spots import whole_bytes
 from shardwise.core.memory.stages import Stage
 from shardwise.core.memory.states import stage_states, stage_units
 

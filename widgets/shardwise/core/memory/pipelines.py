@@ -26,6 +26,24 @@ def interleaved_in_flight(micro_batches: float, layout: Layout, index: int) -> f
     return least(1.0 * micro_batches, ahead / chunks)
 
 
+def in_flight(scenario: Scenario, index: int) -> float:
+    """Micro-batches whose activations a stage holds at once.
+
+    GPipe all m; 1F1B and zero bubble (ZB-H1) min(m, p - i) on stage i (Narayanan et al. 2021,
+    section 2.2); interleaved 1F1B 1 + (p - 1)/(p v) times as many layers' worth on the first stage
+    (same, section 2.2; Korthikanti et al. 2022, section 4.2.3), see `interleaved_in_flight`.
+    """
+    layout, micro_batches = scenario.layout, scenario.micro_batches
+    stages = layout.pipeline_parallel
+    if stages == 1:
+        return 1.0
+    if layout.schedule == "gpipe":
+        return 1.0 * micro_batches
+    if layout.schedule == "interleaved":
+        return interleaved_in_flight(micro_batches, layout, index)
+    return 1.0 * least(micro_batches, stages - index)
+
+
 def handed_on_bytes(scenario: Scenario, index: int) -> float:
     """The gradient of a stage's input, referenced until the next micro-batch's is made.
 

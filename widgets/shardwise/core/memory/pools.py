@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from functools import reduce
 
 from shardwise.core.arrays import most
-from shardwise.core.memory.phases import frame_of
+from shardwise.core.memory.frame import frame_of
 from shardwise.core.scenario import Scenario
 
 
