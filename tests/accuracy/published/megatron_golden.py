@@ -20,10 +20,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from published.megatron_case import padded, scenario_of
+from published.megatron_hybrid import hybrid, layers_per_stage
 from published.megatron_model import Sizes, bert, gpt, t5
 from published.row import Published, left_out_rows, rows_of
 from shardwise.core.model import Model
 from shardwise.core.scenario import Scenario
+from shardwise.core.state_space import StateSpace
 
 SOURCE = "Megatron-LM golden values"
 GPUS = {"A100": "a100-sxm-80gb", "H100": "h100-sxm-80gb", "GB200": "gb200-186gb"}
@@ -35,8 +37,7 @@ DETERMINISTIC_WORKSPACES = 2 * (4096 * 8 - 4096 * 2 - 16 * 8) * 1024
 
 # (what the arguments or the case's name contain, why no scenario describes it)
 INEXPRESSIBLE = (
-    ("models.hybrid", "Mamba layers between attention layers, in a pattern of their own"),
-    ("hybrid-override-pattern", "Mamba layers between attention layers, in a pattern of their own"),
+    ("flextron", "elastic widths: masks over every layer and a router of their own"),
     ("mtp-num-layers", "multi-token prediction adds a layer and a loss that no model here has"),
     ("use-megatron-fsdp", "Megatron-FSDP is another engine, with buffers of its own"),
     ("activation-offloading", "activations offloaded to the host module by module"),
@@ -62,8 +63,30 @@ def _number(row: Mapping[str, str], key: str, default: int) -> int:
     return int(found[1]) if found else default
 
 
+def _pattern(row: Mapping[str, str]) -> str:
+    """A hybrid's layers, one letter each; empty for other models."""
+    text = f"{row['strategy']}; {row['settings']}"
+    found = re.search(r"hybrid-(?:override|layer)-pattern=([^;]+)", text)
+    return found[1].strip() if found else ""
+
+
+def _mixer(row: Mapping[str, str]) -> StateSpace:
+    """Mamba-2 with the defaults of arguments.py and of MambaMixer: twice the hidden size."""
+    width = _number(row, "mamba-head-dim", 64)
+    heads = _number(row, "mamba-num-heads", 2 * int(row["hidden"]) // width)
+    return StateSpace(
+        "mamba2",
+        inner=heads * width,
+        state=_number(row, "mamba-state-dim", 128),
+        heads=heads,
+        groups=_number(row, "mamba-num-groups", 8),
+        chunk=128,
+    )
+
+
 def _sizes(row: Mapping[str, str]) -> Sizes:
-    strategy, layers = f"{row['strategy']}; {row['settings']}", int(row["layers"])
+    strategy = f"{row['strategy']}; {row['settings']}"
+    layers = int(row["layers"] or len(_pattern(row).replace("|", "")))
     words = [word.strip() for word in strategy.split(";")]
     encoder = row["case"].startswith("t5")
     rows = CASED if encoder else WORDPIECE
@@ -79,7 +102,7 @@ def _sizes(row: Mapping[str, str]) -> Sizes:
         kv_heads=int(row["kv_heads"]),
         ffn=ffn,
         vocabulary=padded(rows, int(row["tensor_parallel"])),
-        positions=0 if "position-embedding-type=rope" in words else positions,
+        positions=positions if _learned(words) else 0,
         tied="untie-embeddings-and-output-weights" not in words,
         bias="disable-bias-linear" not in words,
         gated="swiglu" in words,
@@ -91,12 +114,20 @@ def _sizes(row: Mapping[str, str]) -> Sizes:
         experts_per_token=_number(row, "moe-router-topk", 2) if experts else 0,
         expert_ffn=_number(row, "moe-ffn-hidden-size", ffn) if experts else 0,
         shared_ffn=_number(row, "moe-shared-expert-intermediate-size", 0),
+        channels=_number(row, "kv-channels", 0),
         sparse=(True,) * layers if experts else (),
     )
 
 
+def _learned(words: list[str]) -> bool:
+    """Whether positions are a table: arguments.py's default."""
+    return not any(f"position-embedding-type={kind}" in words for kind in ("rope", "none"))
+
+
 def _model(row: Mapping[str, str]) -> Model:
-    sizes, name = _sizes(row), row["case"]
+    sizes, name, pattern = _sizes(row), row["case"], _pattern(row)
+    if pattern:
+        return hybrid(sizes, name, pattern, _mixer(row))
     if name.startswith("t5"):
         return t5(sizes, name, ENCODER)
     return bert(sizes, name) if name.startswith("bert") else gpt(sizes, name)
@@ -117,6 +148,9 @@ def _layout(row: Mapping[str, str]) -> dict[str, Any]:
         "gradient_accumulation_fusion": "no-gradient-accumulation-fusion" not in strategy,
         "expert_tensor_parallel": _number(row, "expert-tensor-parallel-size", 0) or None,
     }
+    stages = layers_per_stage(_pattern(row))
+    if stages:
+        layout["layers_per_stage"] = stages
     instances = _number(row, "num-distributed-optimizer-instances", 1)
     if sharded and instances > 1:
         layout["shard"] = int(row["data_parallel"]) * layout["context_parallel"] // instances

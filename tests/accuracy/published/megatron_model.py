@@ -40,12 +40,13 @@ class Sizes:
     expert_ffn: int = 0
     shared_ffn: int = 0
     latent: int = 0
+    channels: int = 0
     sparse: tuple[bool, ...] = ()
 
     @property
     def head_dim(self) -> int:
         """Width of one head."""
-        return self.hidden // self.heads
+        return self.channels or self.hidden // self.heads
 
 
 def norm(sizes: Sizes, name: str, width: int = 0) -> tuple[Tensor, ...]:

@@ -95,6 +95,12 @@ class BlockShape:
     embedding_dropout: bool = True
     mixer: StateSpace | None = None
 
+    @property
+    def branches(self) -> int:
+        """Branches that join the residual stream: a norm and a dropout each, as a rule."""
+        mixing = self.attention or self.mixer is not None
+        return mixing + self.cross_attention + (self.intermediate > 0 or self.experts > 0)
+
 
 @dataclass(frozen=True)
 class Module:

@@ -19,6 +19,7 @@ from shardwise.core.memory.operators.frozen import without_weights
 from shardwise.core.memory.operators.mlp import mlp_widths
 from shardwise.core.memory.operators.norms import norms
 from shardwise.core.memory.operators.run import Kernel, Tokens
+from shardwise.core.memory.operators.state_space import mixer
 from shardwise.core.structure import BlockShape
 
 __all__ = ["Kernel", "Saved", "Tokens", "block_saved", "kept_bytes", "recomputed_bytes"]
@@ -62,10 +63,11 @@ def block_saved(shape: BlockShape, tokens: Tokens, kernel: Kernel) -> Saved:
             other = replace(tokens, attended=tokens.crossed)
             scores = scores / 2 + score_bytes(shape, other, kernel)
         operators["attention scores"] = scores
+    if shape.mixer is not None:
+        operators |= mixer(shape, tokens, kernel, outside)
     operators |= _feed_forward(shape, rows, tokens, kernel, outside)
     if shape.dropout:
-        masks = 3 if shape.cross_attention else 2
-        operators["dropout masks"] = masks * tokens.count * shape.hidden / outside
+        operators["dropout masks"] = shape.branches * tokens.count * shape.hidden / outside
         if kernel.eager_modules and shape.position_bias:  # T5 drops inside the MLP too
             operators["dropout masks"] += tokens.count * shape.intermediate / kernel.tensor
     if kernel.frozen is not None:

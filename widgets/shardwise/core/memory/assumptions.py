@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from shardwise.core.memory.kernel import gathers_again
 from shardwise.core.memory.megatron import runs_megatron
+from shardwise.core.memory.operators.state_space import scan_counted
 from shardwise.core.memory.reserve import COMMUNICATOR_BYTES, CONTEXT_BYTES, FRAGMENTATION
 from shardwise.core.scenario import Scenario
 from shardwise.core.units import format_gib
@@ -220,7 +221,8 @@ def not_modelled_in(scenario: Scenario) -> tuple[str, ...]:
         "Validation passes, checkpoints gathered on one rank, data-loader memory.",
     ]
     groups = scenario.model.block_groups
-    if any(not shape.attention for shape, _ in groups):
+    code = scenario.training.model_code
+    if any(not scan_counted(shape, code) for shape, _ in groups):
         lines.append(
             "The state-space scan's own activations, which can be the largest part of all: only "
             "norms and projections count, so the real peak is higher (traced: nearly three times "

@@ -88,7 +88,7 @@ class Calibration:
             high=device + allocated * (FRAGMENTATION_HIGH - FRAGMENTATION),
         )
         model = report.scenario.model
-        complete = not leaves_out_activations(model)
+        complete = not leaves_out_activations(report.scenario)
         return verdict(figures, report.usable_bytes, model.known, complete)
 
 

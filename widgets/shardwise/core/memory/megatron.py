@@ -86,6 +86,8 @@ def _distinct(stage: Stage) -> int:
             if len(tensor.shape) > 1 and tensor.part in ("attention", "mlp", "experts"):
                 share = tensor.shape[0] if tensor.expert else 1
                 parts[tensor.part] = parts.get(tensor.part, 0) + tensor.elements // share
+            elif len(tensor.shape) == 2 and tensor.part == "other":  # a mixer's two projections
+                parts[f"other {tensor.shape}"] = tensor.elements
         sizes |= set(parts.items())
     return sum(size for _, size in sizes)
 

@@ -10,6 +10,7 @@ from shardwise.core.memory.operators.frozen import product_kept
 from shardwise.core.memory.operators.mlp import mlp_backward_widths
 from shardwise.core.memory.operators.norms import norm_backward, norm_bytes
 from shardwise.core.memory.operators.run import Frozen, Kernel, Tokens
+from shardwise.core.memory.operators.state_space import mixer_backward
 from shardwise.core.structure import BlockShape
 
 
@@ -231,6 +232,8 @@ def _fused_moments(
             scores = kernel.element_bytes * heads * tokens.count * tokens.attended
         context = rows * heads * (2 * shape.head_dim + 2 * shape.value_head_dim)
         moments.append(Moment(scores + context + residual - freed, 1.0, 1.0))
+    if shape.mixer is not None:
+        moments.append(Moment(mixer_backward(shape, tokens, kernel) + residual, 1.0, 1.0))
     return tuple(moments)
 
 

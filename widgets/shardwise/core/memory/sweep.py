@@ -64,7 +64,7 @@ class Sweep:
     def verdicts(self) -> list[str]:
         """The words of `MemoryReport.verdict`, in the order of the flattened arrays."""
         groups, known = self.scenario.layout.process_groups, self.scenario.model.known
-        complete = not leaves_out_activations(self.scenario.model)
+        complete = not leaves_out_activations(self.scenario)
         return [
             verdict(device_bytes(peak, groups), self.usable_bytes, known, complete)
             for peak in self.peak_bytes.ravel().tolist()

@@ -23,7 +23,7 @@ def norms(shape: BlockShape, tokens: Tokens, kernel: Kernel) -> float:
     """
     count = norm_count(shape)
     if not kernel.followed:
-        count = 1 if shape.parallel else count
+        count = 1 if shape.parallel else shape.branches
         return count * kernel.element_bytes * tokens.count * shape.hidden
     own = norm_bytes(shape, tokens.count, shape.hidden, kernel)
     if shape.parallel:  # norms side by side read one residual
