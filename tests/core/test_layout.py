@@ -59,6 +59,15 @@ def test_an_engine_has_its_stages(given: dict[str, Any], stage: int) -> None:
         ),
         ({"layers_per_stage": [1, 2], "pipeline_parallel": 3}, "layout.layers_per_stage"),
         ({"layers_per_stage": "3,3"}, "layout.layers_per_stage"),
+        (
+            {
+                "layers_per_stage": [1, 2, 1],
+                "pipeline_parallel": 2,
+                "virtual_stages": 2,
+                "schedule": "interleaved",
+            },
+            "layout.layers_per_stage",
+        ),
         ({"layers_per_stage": [-1, 3], "pipeline_parallel": 2}, "layout.layers_per_stage[0]"),
     ],
 )

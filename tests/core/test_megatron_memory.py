@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardwise.core.errors import ScenarioError
@@ -21,7 +21,9 @@ from shardwise.core.memory.megatron import (
     workspace_bytes,
 )
 from shardwise.core.memory.pipelines import (
+    chunks_in_flight,
     handed_on_bytes,
+    held_elsewhere,
     in_flight,
     interleaved_in_flight,
     kept_output_bytes,
@@ -238,6 +240,42 @@ def test_the_first_interleaved_stage_agrees_with_the_paper() -> None:
     assert in_flight(laid, 0) == 4 * (1 + 3 / 8)
 
 
+CHUNKS = {
+    "pipeline_parallel": 4,
+    "virtual_stages": 2,
+    "schedule": "interleaved",
+    "layers_per_stage": [0, 1, 1, 1, 1, 1, 1, 0],
+}
+SIX = {**LLAMA, "num_hidden_layers": 6}
+
+
+def test_a_stage_has_every_pth_of_the_listed_virtual_stages() -> None:
+    """As `--account-for-embedding-in-pipeline-split` makes it: ends without layers."""
+    laid = scenario(CHUNKS, model=SIX, training={"global_batch": 32})
+    assert [stage.layers for stage in stages_of(laid.model, laid.layout)] == [1, 2, 2, 1]
+    assert from_query(to_query(laid)).scenario == laid
+    # The first stage's layer is in its second chunk, the last one's in its first.
+    assert [in_flight(laid, index) for index in (0, 3)] == [4, 4]
+    assert in_flight(laid, 1) == (5 + 4) / 2
+
+
+def test_listed_virtual_stages_of_one_size_are_the_even_ones() -> None:
+    """One number a virtual stage says what one a stage does where all are alike."""
+    even = {**CHUNKS, "layers_per_stage": None}
+    listed = {**CHUNKS, "layers_per_stage": [1] * 8}
+    eight, batch = {**LLAMA, "num_hidden_layers": 8}, {"global_batch": 32}
+    one, other = (scenario(each, model=eight, training=batch) for each in (even, listed))
+    assert estimate(one).stages == estimate(other).stages
+
+
+def test_what_follows_the_last_block_waits_once_where_chunks_take_turns() -> None:
+    """The last chunk of the last stage turns back at once: one head's input, not p of them."""
+    laid = scenario(CHUNKS, model=SIX, training={"global_batch": 32})
+    assert chunks_in_flight(laid.layout, 3) == (4, 1)
+    assert held_elsewhere(laid, 3, 10.0, (0.0, 3.0)) == (10 - 3) * 3
+    assert held_elsewhere(laid, 0, 10.0, (2.0, 0.0)) == (10 - 2) * 3 + 2 * 6
+
+
 def test_fp16_gradients_are_copied_to_fp32_until_the_next_step() -> None:
     """4 bytes for each parameter that the rank updates, at the step and between steps."""
     laid = report(training={"precision": "mixed-16"})
@@ -267,6 +305,7 @@ def test_expert_degrees_that_do_not_fold_are_refused() -> None:
         scenario(layout, model="mixtral-8x7b")
 
 
+@settings(deadline=None)
 @given(
     st.sampled_from([1, 2, 4, 8]), st.booleans(), st.sampled_from(["full", "fused"]),
     st.sampled_from(["flash", "eager"]), st.sampled_from(["none", "selective", "full"]),

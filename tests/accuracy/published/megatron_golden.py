@@ -41,7 +41,6 @@ INEXPRESSIBLE = (
     ("mtp-num-layers", "multi-token prediction adds a layer and a loss that no model here has"),
     ("use-megatron-fsdp", "Megatron-FSDP is another engine, with buffers of its own"),
     ("activation-offloading", "activations offloaded to the host module by module"),
-    ("account-for-embedding", "a virtual stage without layers: embedding and loss count as layers"),
 )
 
 
@@ -133,6 +132,22 @@ def _model(row: Mapping[str, str]) -> Model:
     return bert(sizes, name) if name.startswith("bert") else gpt(sizes, name)
 
 
+def _chunks(row: Mapping[str, str]) -> list[int] | None:
+    """Layers of each virtual stage where the embedding or the loss counts as a layer.
+
+    megatron/core/transformer/transformer_block.py, `get_num_layers_to_build`.
+    """
+    stages = int(row["pipeline_parallel"]) * int(row["virtual_stages"] or 1)
+    first = "account-for-embedding-in-pipeline-split" in row["strategy"]
+    last = "account-for-loss-in-pipeline-split" in row["strategy"]
+    if not (first or last):
+        return None
+    each = [(int(row["layers"]) + first + last) // stages] * stages
+    each[0] -= first
+    each[-1] -= last
+    return each
+
+
 def _layout(row: Mapping[str, str]) -> dict[str, Any]:
     strategy, virtual = row["strategy"], int(row["virtual_stages"] or 1)
     sharded = "dist-optimizer" in strategy
@@ -148,7 +163,7 @@ def _layout(row: Mapping[str, str]) -> dict[str, Any]:
         "gradient_accumulation_fusion": "no-gradient-accumulation-fusion" not in strategy,
         "expert_tensor_parallel": _number(row, "expert-tensor-parallel-size", 0) or None,
     }
-    stages = layers_per_stage(_pattern(row))
+    stages = layers_per_stage(_pattern(row)) or _chunks(row)
     if stages:
         layout["layers_per_stage"] = stages
     instances = _number(row, "num-distributed-optimizer-instances", 1)
@@ -185,6 +200,24 @@ def outside_bytes(row: Mapping[str, str]) -> float:
     return size - (one if local_modules(row) and not experts else 0)
 
 
+def torch_softmax_bytes(row: Mapping[str, str]) -> float:
+    """What attention saves more at the peak where torch's own softmax runs, in fp32.
+
+    `--no-masked-softmax-fusion`, and fp32 because `--apply-query-key-layer-scaling` asks for it
+    (megatron/core/fusions/fused_softmax.py, `forward_torch_softmax`): the softmax keeps its fp32
+    result for backward, where the fused kernel keeps its 16-bit one. No scenario has that switch.
+    The last stage has one micro-batch in flight.
+    """
+    words = row["settings"]
+    if "no-masked-softmax-fusion" not in words or row["metric"] != "peak_allocated":
+        return 0.0
+    if "apply-query-key-layer-scaling" not in words and "softmax-in-fp32" not in row["strategy"]:
+        return 0.0
+    heads = int(row["heads"]) / int(row["tensor_parallel"])
+    cells = heads * int(row["micro_batch"]) * int(row["sequence_length"]) ** 2
+    return 2 * cells * int(row["layers"]) / int(row["pipeline_parallel"])
+
+
 def scenario(row: Mapping[str, str]) -> Scenario:
     """The scenario of one row; fp16 gradients are kept in 16 bits, bf16's in fp32."""
     precision = "mixed-16" if row["precision"] == "fp16" else "mixed-fp32-grads"
@@ -204,7 +237,7 @@ def compared() -> list[Published]:
             measured_bytes=float(row["bytes"]),
             scenario=scenario(row),
             stage=int(row["pipeline_parallel"]) - 1,
-            outside_bytes=outside_bytes(row),
+            outside_bytes=outside_bytes(row) + torch_softmax_bytes(row),
         )
         for row in rows_of("megatron_golden")
         if not inexpressible(row)

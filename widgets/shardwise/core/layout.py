@@ -35,6 +35,8 @@ class Layout:
     made; `context_exchange` is how context ranks meet: keys and values in a ring (p2p) or heads for
     sequence by all-to-all (a2a). `regather_inputs`: sequence parallelism gathers a linear layer's
     input again in backward instead of keeping it whole (None: as the model code does it).
+    `layers_per_stage` has one number a stage, or one a virtual stage in the model's order: stage i
+    of p has the i-th, the (p + i)-th and so on (Megatron-LM's `--pipeline-model-parallel-layout`).
     """
 
     engine: str = "fsdp2"
@@ -157,7 +159,7 @@ class Layout:
             pipeline_parallel=pipeline,
             virtual_stages=_degree(given, "virtual_stages"),
             schedule=_choice(given, "schedule", "1f1b", SCHEDULES),
-            layers_per_stage=_layers(given.get("layers_per_stage"), pipeline),
+            layers_per_stage=_layers(given, pipeline),
             offload_optimizer=_offload(offload, "optimizer"),
             offload_parameters=_offload(offload, "parameters"),
             gradient_as_bucket_view=_flag(given, "gradient_as_bucket_view", False),
@@ -220,10 +222,13 @@ def _offload(given: Mapping[str, object], key: str) -> str:
     return choice(given.get(key, "none"), f"layout.offload.{key}", OFFLOADS)
 
 
-def _layers(value: object, pipeline: int) -> tuple[int, ...] | None:
-    field = "layout.layers_per_stage"
+def _layers(given: Mapping[str, object], pipeline: int) -> tuple[int, ...] | None:
+    field, value = "layout.layers_per_stage", given.get("layers_per_stage")
     if value is None:
         return None
-    if not isinstance(value, (list, tuple)) or len(value) != pipeline:
-        raise ScenarioError(field, value, f"a list of {pipeline} whole numbers, one a stage")
+    chunks = pipeline * _degree(given, "virtual_stages")
+    if not isinstance(value, (list, tuple)) or len(value) not in (pipeline, chunks):
+        allowed = f"a list of {pipeline} whole numbers, one a stage"
+        more = f", or of {chunks}, one a virtual stage" if chunks > pipeline else ""
+        raise ScenarioError(field, value, allowed + more)
     return tuple(whole(v, f"{field}[{i}]", 0, 100_000) for i, v in enumerate(value))

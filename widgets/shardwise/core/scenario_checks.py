@@ -129,7 +129,7 @@ def check_pipeline(scenario: Scenario) -> None:
         return
     if pipeline > layers:
         raise ScenarioError("layout.pipeline_parallel", pipeline, f"at most the {layers} layers")
-    if pipeline * chunks > layers:
+    if pipeline * chunks > layers and len(layout.layers_per_stage or ()) != pipeline * chunks:
         raise ScenarioError(
             "layout.virtual_stages",
             chunks,

@@ -16,6 +16,7 @@ from shardwise.core.memory.megatron import resident_bytes
 from shardwise.core.memory.outside import table_bytes
 from shardwise.core.memory.pipelines import (
     handed_on_bytes,
+    held_elsewhere,
     in_flight,
     kept_output_bytes,
     receive_buffer_bytes,
@@ -53,8 +54,11 @@ def _phases(
     index = frame.stage.index
     handed_on = handed_on_bytes(scenario, index) + kept_output_bytes(scenario, index) * flight
     retained = retained_input_bytes(scenario, index)
-    kept = activations.whole * flight + handed_on
-    others = activations.whole * (flight - 1) + handed_on
+    others = held_elsewhere(
+        scenario, index, activations.whole, (activations.early, activations.late)
+    )
+    others = others + handed_on
+    kept = activations.whole + others
     resident = buffers.held + resident_bytes(scenario, frame.stage)
     resident = resident + nanotron.gather_buffer_bytes(scenario)
     resident = resident + receive_buffer_bytes(scenario, frame.stage.index)

@@ -22,8 +22,58 @@ def interleaved_in_flight(micro_batches: float, layout: Layout, index: int) -> f
     2.5
     """
     stages, chunks = layout.pipeline_parallel, layout.virtual_stages
-    ahead = 2 * (stages - index - 1) + (stages * (chunks - 1)) + 1
-    return least(1.0 * micro_batches, ahead / chunks)
+    listed = layout.layers_per_stage or ()
+    layers = listed[index::stages]
+    if len(listed) > stages and any(layers):
+        held = 0.0
+        for some, count in zip(chunks_in_flight(layout, index), layers, strict=True):
+            held = held + count * least(1.0 * micro_batches, some)
+        return held / sum(layers)
+    return least(1.0 * micro_batches, _ahead(layout, index) / chunks)
+
+
+def _ahead(layout: Layout, index: int) -> int:
+    stages, chunks = layout.pipeline_parallel, layout.virtual_stages
+    return 2 * (stages - index - 1) + (stages * (chunks - 1)) + 1
+
+
+def chunks_in_flight(layout: Layout, index: int) -> tuple[int, ...]:
+    """Micro-batches in flight in each of a stage's chunks before its first backward.
+
+    p micro-batches pass one chunk, then the next (megatron/core/pipeline_parallel/schedules.py,
+    `get_model_chunk_id`).
+
+    >>> chunks_in_flight(Layout(pipeline_parallel=4, virtual_stages=2), 0)
+    (7, 4)
+    >>> chunks_in_flight(Layout(pipeline_parallel=4, virtual_stages=2), 3)
+    (4, 1)
+    """
+    stages, chunks = layout.pipeline_parallel, layout.virtual_stages
+    whole, rest = divmod(_ahead(layout, index), stages)
+    each = [0] * chunks
+    for turn in range(whole + 1):
+        each[turn % chunks] += stages if turn < whole else rest
+    return tuple(each)
+
+
+def held_elsewhere(
+    scenario: Scenario, index: int, whole: float, ends: tuple[float, float]
+) -> float:
+    """Bytes of micro-batches in flight beside the one that is being worked on.
+
+    Args:
+        scenario: gives schedule and stages.
+        index: the stage.
+        whole: what all its blocks and both ends save for one micro-batch.
+        ends: of that, what is saved before the first block and after the last; with interleaved
+            chunks these belong to the first and to the last chunk.
+    """
+    flight = in_flight(scenario, index)
+    if scenario.layout.schedule != "interleaved":
+        return whole * (flight - 1)
+    each, (early, late) = chunks_in_flight(scenario.layout, index), ends
+    first = early * (least(1.0 * scenario.micro_batches, each[0]) - 1)
+    return (whole - early - late) * (flight - 1) + first + late * (each[-1] - 1)
 
 
 def in_flight(scenario: Scenario, index: int) -> float:

@@ -105,12 +105,9 @@ def _stages(
 ) -> tuple[Stage, ...]:
     counts = layers_per_stage or even_layers(model.layers, pipeline)
     before, after = _ends(model)
-    blocks = _alike(model)
-    stages, start = [], 0
-    for index, count in enumerate(counts):
-        first, last = index == 0, index == len(counts) - 1
-        own = blocks[start : start + count]
-        start += count
+    stages = []
+    for index, own in enumerate(_parted(_alike(model), counts, pipeline)):
+        first, last = index == 0, index == pipeline - 1
         ends = (before if first else ()) + (after if last else ())
         if last and not first and model.tied:
             ends = tuple(m for m in before if m.kind == "embedding")[:1] + ends
@@ -135,6 +132,18 @@ def _alike(model: Model) -> tuple[Module, ...]:
         )
         for block in model.blocks
     )
+
+
+def _parted(
+    blocks: tuple[Module, ...], counts: tuple[int, ...], pipeline: int
+) -> list[tuple[Module, ...]]:
+    """The blocks of each stage; with a count a virtual stage, of every p-th of those."""
+    found: list[tuple[Module, ...]] = [()] * pipeline
+    start = 0
+    for chunk, count in enumerate(counts):
+        found[chunk % pipeline] += blocks[start : start + count]
+        start += count
+    return found
 
 
 def _ends(model: Model) -> tuple[tuple[Module, ...], tuple[Module, ...]]:
