@@ -6,7 +6,7 @@ import operator
 from collections.abc import Collection, Mapping
 
 from shardwise.core.errors import ScenarioError, unknown_key
-from shardwise.core.units import parse_whole
+from shardwise.core.units import format_bound, parse_number, parse_whole
 
 
 def section(value: object, name: str, known: Collection[str]) -> Mapping[str, object]:
@@ -37,6 +37,14 @@ def whole(value: object, name: str, minimum: int, maximum: int) -> int:
     if not isinstance(value, (int, float, str)):
         raise ScenarioError(name, value, f"a whole number from {minimum} to {maximum}")
     return parse_whole(value, name, minimum=minimum, maximum=maximum)
+
+
+def number(value: object, name: str, minimum: float, maximum: float) -> float:
+    """A number in a range; text as people type it is read too."""
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        allowed = f"a number from {format_bound(minimum)} to {format_bound(maximum)}"
+        raise ScenarioError(name, value, allowed)
+    return parse_number(value, name, minimum=minimum, maximum=maximum)
 
 
 def flag(value: object, name: str) -> bool:

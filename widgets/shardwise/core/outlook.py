@@ -11,6 +11,7 @@ from shardwise.core.cluster import MAX_NODES
 from shardwise.core.errors import ScenarioError
 from shardwise.core.layout import Layout
 from shardwise.core.memory import estimate
+from shardwise.core.routing import with_skewed_routing
 from shardwise.core.scenario import Scenario
 from shardwise.core.strategies import STRATEGIES, context_degrees, scenario_for
 from shardwise.core.trainable import QUANTIZED
@@ -140,9 +141,25 @@ def notes(asked: Scenario, chosen: Scenario, strategy: str) -> tuple[str, ...]:
     if alternative := without_recomputing(asked, chosen, strategy):
         lines.append(alternative)
     lines += frozen_base(asked, chosen, strategy)
+    lines += routing(asked)
     if strategy == "tensor" and not cluster.gpu.peer_to_peer:
         lines.append(f"{cluster.gpu.name} has no peer-to-peer copies: tensor parallelism is slow.")
     return tuple(lines)
+
+
+def routing(asked: Scenario) -> tuple[str, ...]:
+    """What a skewed router would do to the layout as given."""
+    skewed = with_skewed_routing(asked)
+    if skewed is None:
+        return ()
+    now, then = estimate(asked), estimate(skewed)
+    before, after = asked.training.expert_imbalance, skewed.training.expert_imbalance
+    return (
+        f"In the layout as given, expert parallel {asked.layout.expert_parallel} with its fullest "
+        f"rank at {before:g} times the even share of routed tokens needs "
+        f"{format_gib(now.needed_bytes)} a GPU ({now.verdict}); at {after:g} times, "
+        f"{format_gib(then.needed_bytes)} ({then.verdict}).",
+    )
 
 
 def frozen_base(asked: Scenario, chosen: Scenario, strategy: str) -> tuple[str, ...]:

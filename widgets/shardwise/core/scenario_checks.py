@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from shardwise.core.adapters import check_trainable
 from shardwise.core.errors import ScenarioError
 from shardwise.core.model import Model
+from shardwise.core.routing import check_routing
 
 if TYPE_CHECKING:
     from shardwise.core.scenario import Scenario
@@ -20,6 +21,7 @@ def check_scenario(scenario: Scenario) -> None:
     """
     check_precision(scenario)
     check_divisors(scenario)
+    check_routing(scenario)
     check_pipeline(scenario)
     check_frozen(scenario)
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from shardwise.core.errors import ScenarioError
-from shardwise.core.fields import choice, section, whole
+from shardwise.core.fields import choice, flag, number, section, whole
 from shardwise.core.optimizers import OPTIMIZERS
 from shardwise.core.precision import POLICIES, Precision, precision_from, precision_to
 from shardwise.core.trainable import ALL, Trainable
@@ -25,6 +25,10 @@ class Training:
     `sequence_length` is tokens a sample; `micro_batch` samples a rank and forward pass;
     `global_batch` samples an optimizer step over all ranks (None: one micro-batch a replica, or
     four a stage with a pipeline). `checkpoint_every` is 0 unless checkpointing is `{"every": k}`.
+    `expert_imbalance`: routed tokens of the fullest expert-parallel rank over the even share
+    (MaxVio + 1 of Wang et al. 2024, arXiv 2408.15664, by rank instead of by expert).
+    `expert_capacity_factor` and `expert_capacity_padded` are Megatron-LM's
+    `moe_expert_capacity_factor` and `moe_pad_expert_input_to_capacity` (None: drops no token).
     """
 
     sequence_length: int = 4096
@@ -39,6 +43,9 @@ class Training:
     loss: str = "full"
     model_code: str = "transformers"
     trainable: Trainable = ALL
+    expert_imbalance: float = 1.0
+    expert_capacity_factor: float | None = None
+    expert_capacity_padded: bool = False
 
     @classmethod
     def from_dict(cls, value: object) -> Training:
@@ -68,6 +75,11 @@ class Training:
             loss=_choice(given, "loss", default.loss, LOSSES),
             model_code=_choice(given, "model_code", default.model_code, MODEL_CODES),
             trainable=Trainable.from_dict(given.get("trainable", "all")),
+            expert_imbalance=_factor(given, "expert_imbalance", 1.0) or 1.0,
+            expert_capacity_factor=_factor(given, "expert_capacity_factor", 0.01),
+            expert_capacity_padded=flag(
+                given.get("expert_capacity_padded", False), "training.expert_capacity_padded"
+            ),
         )
 
     def to_dict(self) -> dict[str, object]:
@@ -87,6 +99,9 @@ class Training:
             "loss": self.loss,
             "model_code": self.model_code,
             "trainable": self.trainable.to_dict(),
+            "expert_imbalance": self.expert_imbalance,
+            "expert_capacity_factor": self.expert_capacity_factor,
+            "expert_capacity_padded": self.expert_capacity_padded,
         }
 
 
@@ -95,6 +110,11 @@ _KEYS = tuple(k for k in Training.__dataclass_fields__ if k != "checkpoint_every
 
 def _whole(given: Mapping[str, object], key: str, default: int, maximum: int) -> int:
     return whole(given.get(key, default), f"training.{key}", 1, maximum)
+
+
+def _factor(given: Mapping[str, object], key: str, least: float) -> float | None:
+    value = given.get(key)
+    return None if value is None else number(value, f"training.{key}", least, 100_000)
 
 
 def _choice(given: Mapping[str, object], key: str, default: str, allowed: object) -> str:

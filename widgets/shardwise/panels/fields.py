@@ -93,8 +93,12 @@ def layout_group() -> Group:
         "layout.virtual_stages": Number("Virtual stages", 1, 1, 10**6, steps=[1, 2, 3, 4, 6, 8]),
         "layout.context_parallel": Number("Context parallel", 1, 1, 10**6, steps=degree),
         "layout.expert_parallel": Number("Expert parallel", 1, 1, 10**6, steps=degree),
+        "training.expert_imbalance": Number(
+            "Expert imbalance", 1, 1, 100_000, whole=False, steps=[1, 1.25, 1.5, 2, 3, 4, 8],
+            unit="x the even share", help="Routed tokens of the fullest expert-parallel rank",
+        ),
         "layout.offload_optimizer": Choice("Offload optimizer", same(OFFLOADS), "none"),
         "layout.offload_parameters": Choice("Offload parameters", same(OFFLOADS), "none"),
         "layout.gradient_as_bucket_view": Flag("DDP: gradient_as_bucket_view", False),
-    }
+    }  # fmt: skip
     return Group("Your layout", controls)

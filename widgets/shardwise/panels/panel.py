@@ -12,6 +12,7 @@ from shardwise.core.decision import Decision, decide
 from shardwise.core.errors import ScenarioError
 from shardwise.core.memory import MemoryReport, estimate
 from shardwise.core.permalink import from_query
+from shardwise.core.routing import routing_matters
 from shardwise.core.scenario import Scenario
 from shardwise.panels.companions import brought_along
 from shardwise.panels.controls import Control, Number
@@ -107,6 +108,9 @@ class Panel(widgets.VBox):
         report, decision = estimate(change["new"]), decide(change["new"])
         self.set_trait("report", report)
         self.set_trait("decision", decision)
+        routed = self.controls["training.expert_imbalance"]
+        assert isinstance(routed, Number)
+        routed.disabled = not routing_matters(change["new"])
         if change["new"] is not self._spelled:  # a control that moved shows its value already
             self._show_values(change["new"])
         self.refresh()

@@ -84,7 +84,7 @@ def _feed_forward(
     """Dense MLP, routed experts and shared experts: 18sbh for a GPT layer less its mask."""
     operators: dict[str, float] = {}
     shared = kernel.tensor
-    by_router = kernel.eager_modules or kernel.model_code == "megatron"
+    by_router = kernel.eager_modules or kernel.model_code in ("megatron", "torchtitan")
     reads = shape.intermediate or (shape.experts and by_router)
     if reads and (not shape.parallel or (kernel.eager_modules and shape.parallel_norms > 1)):
         # Autocast casts the input anew for the gate's and for the up projection.

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from shardwise.core.memory.estimate import estimate
 from shardwise.core.memory.kernel import gathers_again
 from shardwise.core.memory.megatron import runs_megatron
 from shardwise.core.memory.operators.state_space import scan_counted
 from shardwise.core.memory.reserve import COMMUNICATOR_BYTES, CONTEXT_BYTES, FRAGMENTATION
+from shardwise.core.routing import routing_matters, with_skewed_routing
 from shardwise.core.scenario import Scenario
 from shardwise.core.units import format_gib
 
@@ -25,6 +27,7 @@ def assumptions_of(scenario: Scenario) -> tuple[str, ...]:
         *_code(scenario),
         *_fsdp(scenario),
         *_axes(scenario),
+        *_routing(scenario),
         *_megatron(scenario),
         *_deepspeed(scenario),
         *_copies(scenario),
@@ -171,11 +174,37 @@ def _batch(scenario: Scenario) -> list[str]:
     return lines
 
 
-def _hardware(scenario: Scenario) -> list[str]:
-    """How experts are loaded, the card's attention kernel, and the reserve."""
+def _routing(scenario: Scenario) -> list[str]:
+    """How routed tokens are spread over ranks, with what a skewed router would need."""
+    layout, training = scenario.layout, scenario.training
+    if not any(shape.experts for shape, _ in scenario.model.block_groups):
+        return []
     lines: list[str] = []
-    if any(shape.experts for shape, _ in scenario.model.block_groups):
-        lines.append("Tokens are spread evenly over the experts.")
+    capacity = training.expert_capacity_factor
+    if capacity is not None:
+        padded = training.expert_capacity_padded or layout.engine == "deepspeed"
+        kind = "are padded to" if padded else "take at most"
+        lines.append(f"Experts {kind} {capacity:g} times the even share of tokens (capacity).")
+    if layout.expert_parallel == 1:
+        return [*lines, "Without expert parallelism a rank's routed rows do not depend on routing."]
+    if not routing_matters(scenario):
+        return lines
+    imbalance = training.expert_imbalance
+    how = (
+        "evenly: expert_imbalance 1"
+        if imbalance == 1
+        else f"unevenly: expert_imbalance {imbalance:g}"
+    )
+    line = f"Routed tokens are spread {how} (the fullest expert-parallel rank over the even share)"
+    if skewed := with_skewed_routing(scenario):
+        more = estimate(skewed).peak_bytes - estimate(scenario).peak_bytes
+        line += f"; at {skewed.training.expert_imbalance:g} the peak is {format_gib(more)} higher"
+    return [*lines, f"{line}."]
+
+
+def _hardware(scenario: Scenario) -> list[str]:
+    """The card's attention kernel, and the reserve."""
+    lines: list[str] = []
     gpu = scenario.cluster.gpu
     if scenario.training.attention == "flash" and not gpu.flash_attention:
         lines.append(
@@ -229,7 +258,7 @@ def not_modelled_in(scenario: Scenario) -> tuple[str, ...]:
             "as high where the scan runs as a loop in Python), and no verdict says that it fits."
         )
     if any(shape.experts for shape, _ in groups):
-        lines.append("Uneven expert load and the all-to-all's buffers.")
+        lines.append("Tokens that experts drop, and buffers inside the all-to-all (NCCL, DeepEP).")
     if scenario.training.model_code == "compiled":
         lines.append("What the compiler recomputes or keeps in other architectures than Llama's.")
     if scenario.layout.context_parallel > 1:

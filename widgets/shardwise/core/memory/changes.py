@@ -76,6 +76,12 @@ CHANGES: tuple[Proposal, ...] = (
         training.full_checkpointing,
     ),
     Proposal(
+        "balanced-routing", "balanced routing", "training.expert_imbalance",
+        "A balancing loss disturbs the model's own; a bias on the router's scores does not "
+        "(Wang et al. 2024, arXiv 2408.15664).",
+        training.balanced_routing,
+    ),
+    Proposal(
         "bf16-gradients", "bf16 gradients", "training.precision",
         "Gradients are added up over micro-batches or ranks in 16 bits: the more, the noisier.",
         training.sixteen_bit_gradients,

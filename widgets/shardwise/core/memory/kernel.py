@@ -11,6 +11,7 @@ from shardwise.core.memory.operators.run import Frozen, Kernel, Tokens
 from shardwise.core.model import Model
 from shardwise.core.precision import Precision
 from shardwise.core.quantization import largest_linear
+from shardwise.core.routing import expert_load
 from shardwise.core.scenario import Scenario
 from shardwise.core.structure import BlockShape
 from shardwise.core.trainable import PARTS, Trainable
@@ -30,6 +31,7 @@ def kernel_of(scenario: Scenario) -> Kernel:
         (training.attention, training.model_code),
         training.trainable,
         scenario.cluster.gpu.architecture not in CUDNN_ATTENTION,
+        expert_load(training, scenario.layout),
     )
 
 
@@ -41,6 +43,7 @@ def _kernel(
     code: tuple[str, str],
     trainable: Trainable,
     copies_output: bool,
+    load: float,
 ) -> Kernel:
     attention, model_code = code
     again = gathers_again(layout, model_code)
@@ -54,6 +57,8 @@ def _kernel(
         frozen=None if trainable.everything else _frozen(model, trainable, layout, precision),
         gathers_inputs=layout.sequence_parallel and not again,
         expert_tensor=layout.expert_tensor,
+        expert_ranks=layout.expert_parallel,
+        expert_load=load,
         context_a2a=layout.context_parallel > 1 and layout.context_exchange == "a2a",
         output_copied=model_code == "megatron" and attention == "flash" and copies_output,
     )

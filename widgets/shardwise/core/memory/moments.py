@@ -118,6 +118,7 @@ _FEED_FORWARD = frozenset(
         "experts",
         "expert inputs",
         "expert outputs",
+        "scored experts",
         "shared experts",
         "router",
     )
@@ -147,15 +148,33 @@ def _feed_forward(
         last = width + into + residual - sizes.get("MLP", 0.0)
         moments.append(Moment(last, 1.0, 0.0, True))
     if shape.experts:
-        chosen = shape.experts_per_token * rows
-        gate_up = 2 * chosen * shape.expert_intermediate / kernel.tensor
-        freed = sizes.get("experts", 0.0) + sizes.get("expert outputs", 0.0)
-        inputs = chosen * shape.hidden
-        if not shape.sinks:  # the product, read by the down projection only, is gone: 3m less m
-            outputs = sizes.get("expert outputs", 0.0)
-            moments.append(Moment(gate_up + residual - outputs, 1 / 3, 0.0))
-        moments.append(Moment(gate_up + inputs + residual - freed, 1.0, 0.0, True))
+        moments += _expert_moments(shape, tokens, kernel, saved)
     return sum([size for name, size in saved.operators if name in _FEED_FORWARD]), moments
+
+
+def _expert_moments(
+    shape: BlockShape, tokens: Tokens, kernel: Kernel, saved: Saved
+) -> list[Moment]:
+    """The routed experts' moments, in order.
+
+    With expert parallelism the results' gradients come by all-to-all and are sorted: both lists of
+    the rows that this rank was sent are there, over all that is saved. torchtitan ends with fp32
+    gradients of the scored rows: of the products, of the rows and of the scores before they are
+    summed (measured: `data/traces/torchtitan_experts.json`).
+    """
+    sizes, residual = dict(saved.operators), saved.input_bytes
+    sent = kernel.element_bytes * tokens.count * shape.experts_per_token * kernel.expert_load
+    inputs = sent * shape.hidden
+    gate_up = 2 * sent * shape.expert_intermediate / kernel.tensor
+    outputs, widths = sizes.get("expert outputs", 0.0), sizes.get("experts", 0.0)
+    moments = [Moment(2 * inputs + residual, 0.0, 0.0)] if kernel.expert_ranks > 1 else []
+    if not shape.sinks:  # the product, read by the down projection only, is gone: 3m less m
+        moments.append(Moment(gate_up + residual - outputs, 1 / 3, 0.0))
+    moments.append(Moment(gate_up + inputs + residual - widths - outputs, 1.0, 0.0, True))
+    if "scored experts" in sizes:
+        gone = widths + sizes.get("expert inputs", 0.0)
+        moments.append(Moment(3 * sizes["scored experts"] + residual - gone, 1.0, 0.0))
+    return moments
 
 
 def _sums_adapter(kernel: Kernel) -> bool:
@@ -244,7 +263,7 @@ def _widths(shape: BlockShape, kernel: Kernel) -> list[tuple[float, float]]:
         found.append((shape.intermediate / kernel.tensor, 1))
     if shape.experts:
         cut = kernel.expert_tensor or kernel.tensor
-        chosen: float = shape.experts_per_token
+        chosen: float = shape.experts_per_token * kernel.expert_load
         if kernel.sequence_parallel:
             chosen = chosen * cut / kernel.tensor
         found.append((chosen * shape.expert_intermediate / cut, chosen))

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from shardwise.core.memory.proposal import Changed
 from shardwise.core.precision import POLICIES, Precision, precision_from, precision_to
+from shardwise.core.routing import routing_matters
 from shardwise.core.scenario import Scenario
 from shardwise.core.training import Training
 
@@ -46,6 +47,14 @@ def per_op_checkpointing(scenario: Scenario) -> Changed | None:
         return None
     now = scenario.training.activation_checkpointing
     return _train(scenario, now, "per-op", activation_checkpointing="per-op")
+
+
+def balanced_routing(scenario: Scenario) -> Changed | None:
+    """As many routed tokens on every expert-parallel rank."""
+    imbalance = scenario.training.expert_imbalance
+    if imbalance == 1 or not routing_matters(scenario):
+        return None
+    return _train(scenario, f"{imbalance:g}", "1", expert_imbalance=1.0)
 
 
 def flash_attention(scenario: Scenario) -> Changed | None:

@@ -49,7 +49,7 @@ def without_weights(
                 own = _input(kernel, frozen.mlp_result, product, held=shape.activation == "relu")
                 kept[name] += own - _product(shape, kernel, product)
     if "experts" not in frozen.trained and shape.experts:
-        rows = kernel.element_bytes * tokens.count * shape.experts_per_token
+        rows = kernel.element_bytes * kernel.expert_load * tokens.count * shape.experts_per_token
         kept["experts"] -= rows * shape.expert_intermediate / inside
         kept["expert inputs"] = 0.0
     if "router" not in frozen.trained and shape.experts and shape.router_in_fp32:

@@ -64,7 +64,8 @@ class Kernel:
     `context_a2a`: context ranks trade sequence for heads around attention, by all-to-all;
     `gathers_inputs`: sequence parallelism saves a linear layer's input as it was gathered;
     `output_copied`: attention's output is laid out anew for more than one sample; `expert_tensor`:
-    ranks that an expert's matrices are cut over (0: as `tensor`).
+    ranks that an expert's matrices are cut over (0: as `tensor`); `expert_ranks`: ranks that the
+    experts are spread over; `expert_load`: rows of the fullest of them over the even share.
     """
 
     element_bytes: int
@@ -78,6 +79,8 @@ class Kernel:
     output_copied: bool = False
     gathers_inputs: bool = False
     expert_tensor: int = 0
+    expert_ranks: int = 1
+    expert_load: float = 1.0
 
     @once
     def autocasts(self) -> bool:
