@@ -13,13 +13,17 @@ from hypothesis import strategies as st
 from shardwise.core.attempts import Attempt
 from shardwise.core.decision import EXHAUSTED, Decision, decide
 from shardwise.core.errors import ScenarioError
+from shardwise.core.layout import Layout
 from shardwise.core.memory import estimate
 from shardwise.core.memory.rule_of_sixteen import rule_of_sixteen
 from shardwise.core.scenario import Scenario
 from shardwise.core.scenario_checks import divides_heads
 from shardwise.core.strategies import (
+    SPLITS,
     STRATEGIES,
     layout_for,
+    lighter_ends,
+    pipeline_degrees,
     split_degrees,
     tensor_degrees,
 )
@@ -270,6 +274,62 @@ def test_three_axes_come_last() -> None:
     assert decision.next_step.startswith("There is no heavier step")
 
 
+@pytest.mark.parametrize(
+    ("nodes", "strategy", "tensor"),
+    [(16, "tensor-offload", 2), (32, "tensor", 4), (64, "tensor", 2)],
+)
+def test_deepseek_v3_on_h100(nodes: int, strategy: str, tensor: int) -> None:
+    """671B: experts of one layer are 22 GB gathered, so they are split; 128 GPUs offload besides.
+
+    16 bytes a parameter over 128 cards are 84 GB each: all that the card gives.
+    """
+    decision = decide(scenario("deepseek-v3", "h100-sxm-80gb", 8, nodes))
+    chosen = decision.scenario
+    assert (decision.strategy, chosen.layout.tensor_parallel) == (strategy, tensor)
+    assert estimate(chosen).verdict == "fits"
+    assert estimate(chosen).host_bytes_per_node <= chosen.cluster.host_memory_bytes
+
+
+def test_llama_405b_on_128_h100() -> None:
+    """16 bytes of 405B over 128 cards are 51 GB, and the rest of a step needs more than is left.
+
+    Meta trained it with tensor, context and pipeline parallelism on 16,384; offloading is simpler.
+    """
+    decision = decide(scenario("llama-3.1-405b", "h100-sxm-80gb", 8, 16))
+    assert decision.strategy == "offload"
+    refused = attempts(decision)["zero-3"]
+    assert refused.needed_bytes > 16 * 405e9 / 128
+
+
+@pytest.mark.parametrize(("host", "strategy"), [(None, "none"), (2048, "offload")])
+def test_seventy_billion_on_eight_cards_of_24_gb(host: int | None, strategy: str) -> None:
+    """The cards have 192 GB, the states 1.1 TB: only host memory makes room, and it is named."""
+    decision = decide(scenario("llama-3-70b", "rtx-4090", 8, 1, host_memory_gib=host))
+    assert decision.strategy == strategy
+    assert host is not None or "of host memory a node" in decision.headline
+    tried = set(attempts(decision))
+    assert strategy != "none" or {"tensor-offload", "pipeline-offload"} <= tried
+
+
+def test_stages_need_not_have_as_many_layers() -> None:
+    """61 layers go over 8 or 16 stages, as torchtitan's and Megatron-LM's splits do."""
+    asked = scenario("deepseek-v3", "h100-sxm-80gb", 8, 32)
+    assert {8, 16} <= set(pipeline_degrees(asked))
+    for stages in (8, 16):
+        layers = lighter_ends(61, stages)
+        assert sum(layers) == 61 and max(layers[1:-1]) - min(layers[1:-1]) <= 1
+        assert layers[-1] < max(layers)
+        laid = asked.with_layout(layout_for(asked, "pipeline", 1, stages, layers))
+        assert [stage.layers for stage in estimate(laid).stages] == list(layers)
+
+
+def test_even_stages_come_before_uneven_ones() -> None:
+    """Degrees that divide the layers too are tried first: 80 layers over 16, then over 32."""
+    asked = scenario("llama-3-70b", "h100-sxm-80gb", 8, 8)
+    assert pipeline_degrees(asked) == (2, 4, 8, 16, 32, 64)
+    assert pipeline_degrees(scenario("llama-3-8b", gpus=12)) == (2, 4, 3, 6, 12)
+
+
 MODELS = st.sampled_from(
     ["gpt2", "llama-3.2-1b", "llama-3-8b", "qwen2.5-14b", "mixtral-8x7b", "llama-3-70b",
      "phi-4", "mamba-2.8b", "t5-3b", "llama-3.1-405b"]
@@ -316,20 +376,26 @@ def trainings(given_one: Training) -> list[Training]:
     ]
 
 
-def fits_somehow(asked: Scenario, strategy: str) -> bool:
-    """Whether any degree and any lighter training of the strategy fits, tried one by one."""
-    if strategy == "tensor":
+def fits_somehow(asked: Scenario, strategy: str, decided: Layout | None = None) -> bool:
+    """Whether any degree and any lighter training of the strategy fits, tried one by one.
+
+    `decided` may have layers a stage of its own, tried last.
+    """
+    if strategy in ("tensor", "tensor-offload"):
         degrees = [(degree, 1) for degree in tensor_degrees(asked)]
-    elif strategy in ("pipeline", "3d"):
+    elif strategy in SPLITS:
         degrees = list(split_degrees(asked))
     else:
         degrees = [(1, 1)]
     if strategy.startswith("zero") and asked.cluster.world_size == 1:
         return False
-    for tensor, pipeline in degrees:
+    layouts = [layout_for(asked, strategy, *degree) for degree in degrees]
+    if decided is not None and decided.layers_per_stage:
+        layouts.append(decided)
+    for layout in layouts:
         for training in trainings(asked.training):
             try:
-                laid = asked.with_layout(layout_for(asked, strategy, tensor, pipeline), training)
+                laid = asked.with_layout(layout, training)
             except ScenarioError:
                 continue
             report = estimate(laid)
@@ -362,7 +428,7 @@ def test_never_more_machinery_than_needed(value: dict[str, Any]) -> None:
     if rung != "none":
         report = estimate(decision.scenario)
         assert report.high_bytes <= report.usable_bytes
-        assert fits_somehow(asked, rung)
+        assert fits_somehow(asked, rung, decision.scenario.layout)
 
 
 @settings(max_examples=200, deadline=None)
@@ -392,7 +458,7 @@ def test_it_stops_at_the_first_yes(value: dict[str, Any]) -> None:
 @settings(max_examples=200, deadline=None)
 @given(questions())
 def test_no_degree_fails_to_divide(value: dict[str, Any]) -> None:
-    """Chosen and tried degrees divide heads, layers and GPUs, and TP stays inside a node."""
+    """Chosen and tried degrees divide heads and GPUs, and TP stays inside a node."""
     asked = Scenario.from_dict(value)
     decision = decide(asked)
     cluster, model = asked.cluster, asked.model
@@ -400,7 +466,7 @@ def test_no_degree_fails_to_divide(value: dict[str, Any]) -> None:
         layout = laid.layout
         assert cluster.gpus_per_node % layout.tensor_parallel == 0
         assert layout.tensor_parallel == 1 or divides_heads(model, layout.tensor_parallel)
-        assert model.layers % layout.pipeline_parallel == 0
+        assert layout.pipeline_parallel <= model.layers
         assert cluster.world_size % (layout.tensor_parallel * layout.pipeline_parallel) == 0
         assert laid.data_parallel * layout.model_parallel == cluster.world_size
 

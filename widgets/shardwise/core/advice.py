@@ -8,6 +8,7 @@ from shardwise.core.memory import MemoryReport, estimate
 from shardwise.core.memory.report import PARTS
 from shardwise.core.scenario import Scenario
 from shardwise.core.strategies import (
+    SPLITS,
     STRATEGIES,
     pipeline_degrees,
     scenario_for,
@@ -111,12 +112,12 @@ def why(report: MemoryReport, name: str, changes: tuple[str, ...]) -> str:
 def impossible(scenario: Scenario, strategy: str) -> str:
     """Why a strategy could not even be laid out."""
     cluster, model = scenario.cluster, scenario.model
-    if strategy in ("pipeline", "3d"):
+    if strategy in SPLITS:
         if cluster.world_size == 1:
             return "There is one GPU: a pipeline needs two or more."
         if not pipeline_degrees(scenario):
             return (
-                f"No pipeline degree divides both the {model.layers} layers and the "
+                f"No pipeline degree up to the {model.layers} layers divides the "
                 f"{cluster.world_size} GPUs."
             )
         return "The global batch is too small for as many micro-batches as stages."
@@ -139,6 +140,8 @@ def headline(chosen: Scenario, strategy: str, exhausted: str, changes: tuple[str
         )
         if degree > 1
     ]
+    if layout.layers_per_stage is not None:
+        degrees.append(f"{', '.join(map(str, layout.layers_per_stage))} layers a stage")
     fix = f"{name} ({', '.join(degrees)})" if degrees else name
     if exhausted == "activations":
         end = f": {fix} is enough." if world > 1 else "."

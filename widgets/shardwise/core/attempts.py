@@ -7,10 +7,17 @@ from dataclasses import dataclass, replace
 
 from shardwise.core import advice
 from shardwise.core.errors import ScenarioError
+from shardwise.core.layout import Layout
 from shardwise.core.memory import MemoryReport, estimate
 from shardwise.core.memory.reserve import device_bytes
 from shardwise.core.scenario import Scenario
-from shardwise.core.strategies import STRATEGIES, layout_for, split_degrees, tensor_degrees
+from shardwise.core.strategies import (
+    STRATEGIES,
+    layout_for,
+    lighter_ends,
+    split_degrees,
+    tensor_degrees,
+)
 from shardwise.core.training import Training
 
 
@@ -33,22 +40,50 @@ def attempt_of(scenario: Scenario, strategy: str) -> Attempt | None:
         return None  # the pipeline attempt has tried tensor parallelism along
     nearest: MemoryReport | None = None
     for tensor, pipeline in _degrees(scenario, strategy):
-        layout = layout_for(scenario, strategy, tensor, pipeline)
-        variants = tuple(_variants(scenario.training))
-        for training in variants:
-            try:
-                report = estimate(scenario.with_layout(layout, training))
-            except ScenarioError:
-                continue
-            if fits(report) and not advice.refusal(report):
-                return judged(scenario, strategy, report)
+        found, reports = _tried(scenario, layout_for(scenario, strategy, tensor, pipeline))
+        if found is None and _ends_decide(reports):
+            layers = lighter_ends(scenario.model.layers, pipeline)
+            split = layout_for(scenario, strategy, tensor, pipeline, layers)
+            found, others = _tried(scenario, split)
+            reports += others
+        if found is not None:
+            return judged(scenario, strategy, found)
+        for report in reports:
             if nearest is None or report.needed_bytes < nearest.needed_bytes:
                 nearest = report
-            # Judged by the leanest: full checkpointing also frees autocast's 16-bit copies.
-            leanest = report.scenario.with_training(variants[-1])
-            if training == scenario.training and not adjustable(estimate(leanest)):
-                break
     return None if nearest is None else judged(scenario, strategy, nearest)
+
+
+def _tried(scenario: Scenario, layout: Layout) -> tuple[MemoryReport | None, list[MemoryReport]]:
+    """The first training set-up that fits the layout, and the reports of those that do not."""
+    variants, reports = tuple(_variants(scenario.training)), []
+    for training in variants:
+        try:
+            report = estimate(scenario.with_layout(layout, training))
+        except ScenarioError:
+            continue
+        if fits(report) and not advice.refusal(report):
+            return report, reports
+        reports.append(report)
+        # Judged by the leanest: full checkpointing also frees autocast's 16-bit copies.
+        leanest = report.scenario.with_training(variants[-1])
+        if training == scenario.training and not adjustable(estimate(leanest)):
+            break
+    return None, reports
+
+
+def _ends_decide(reports: list[MemoryReport]) -> bool:
+    """Whether a pipeline is too large where the embedding or the head is, and nowhere else.
+
+    Taking a layer from an end helps only where every stage between has room.
+    """
+    if not reports or len(reports[-1].stages) < 3:
+        return False
+    report = reports[-1]
+    groups, usable = report.scenario.layout.process_groups, report.usable_bytes
+    return not fits(report) and all(
+        device_bytes(stage.peak_bytes, groups).high <= usable for stage in report.stages[1:-1]
+    )
 
 
 def judged(scenario: Scenario, strategy: str, report: MemoryReport) -> Attempt:
@@ -68,9 +103,9 @@ def judged(scenario: Scenario, strategy: str, report: MemoryReport) -> Attempt:
 
 
 def _degrees(scenario: Scenario, strategy: str) -> Iterator[tuple[int, int]]:
-    if strategy == "tensor":
+    if strategy in ("tensor", "tensor-offload"):
         yield from ((degree, 1) for degree in tensor_degrees(scenario))
-    elif strategy == "pipeline":
+    elif strategy in ("pipeline", "pipeline-offload"):
         yield from split_degrees(scenario)
     elif strategy == "ddp" or scenario.cluster.world_size > 1 or strategy == "offload":
         yield 1, 1

@@ -21,7 +21,11 @@ QUESTIONS = (
         "Does every layer fit, with the optimizer offloaded or the layer split inside a node?",
         ("offload", "tensor"),
     ),
-    ("Does the whole fit when its layers are spread over pipeline stages?", ("pipeline", "3d")),
+    (
+        "Does the whole fit when its layers are spread over pipeline stages, or the optimizer is "
+        "offloaded from a split model?",
+        ("pipeline", "3d", "tensor-offload", "pipeline-offload"),
+    ),
 )
 """The five questions, each with the strategies that it tries, in order."""
 
@@ -34,6 +38,8 @@ EXHAUSTED = {
     "tensor": "single layer",
     "pipeline": "whole model",
     "3d": "whole model",
+    "tensor-offload": "whole model",
+    "pipeline-offload": "whole model",
     "none": "whole model",
 }
 

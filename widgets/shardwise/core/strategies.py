@@ -56,6 +56,16 @@ STRATEGIES: Mapping[str, Strategy] = {
             "3d", "3D: pipeline x data x tensor",
             "all of the above, each on its own axis",
         ),
+        Strategy(
+            "tensor-offload", "tensor parallel + FSDP + optimizer offload",
+            "as tensor parallelism; gradients and weights cross PCIe each step, the CPU runs the "
+            "optimizer",
+        ),
+        Strategy(
+            "pipeline-offload", "pipeline parallel + optimizer offload",
+            "as the pipeline; gradients and weights cross PCIe each step, the CPU runs the "
+            "optimizer",
+        ),
     )
 }  # fmt: skip
 
@@ -91,7 +101,17 @@ def code_of(layout: Layout) -> str:
     return code
 
 
-def layout_for(scenario: Scenario, strategy: str, tensor: int = 1, pipeline: int = 1) -> Layout:
+SPLITS = ("tensor", "pipeline", "3d", "tensor-offload", "pipeline-offload")
+"""The strategies that split the model itself, beside or instead of sharding it."""
+
+
+def layout_for(
+    scenario: Scenario,
+    strategy: str,
+    tensor: int = 1,
+    pipeline: int = 1,
+    layers_per_stage: tuple[int, ...] | None = None,
+) -> Layout:
     """The layout of one strategy on this scenario's cluster, in its engine's family.
 
     A scenario whose engine is DeepSpeed climbs DeepSpeed's stages; any other climbs torch's own:
@@ -99,13 +119,15 @@ def layout_for(scenario: Scenario, strategy: str, tensor: int = 1, pipeline: int
     no master weights, so a precision that has them takes DeepSpeed's stage 1. Pipelines run FSDP2
     without resharding, as torchtitan does (`fsdp_reshard_after_forward = "default"`).
     """
-    if strategy in ("tensor", "pipeline", "3d"):
+    if strategy in SPLITS:
         return Layout(
             engine="fsdp2",
             zero_stage=3 if pipeline == 1 else 2,
             tensor_parallel=tensor,
             sequence_parallel=tensor > 1,
             pipeline_parallel=pipeline,
+            layers_per_stage=layers_per_stage,
+            offload_optimizer="cpu" if strategy.endswith("offload") else "none",
         )
     stage = {"ddp": 0, "zero-1": 1, "zero-2": 2, "zero-3": 3, "offload": 3}[strategy]
     offload = "cpu" if strategy == "offload" else "none"
@@ -150,13 +172,26 @@ def tensor_degrees(scenario: Scenario) -> tuple[int, ...]:
 
 
 def pipeline_degrees(scenario: Scenario) -> tuple[int, ...]:
-    """Pipeline degrees that divide the layers and the GPUs, smallest first."""
+    """Pipeline degrees that divide the GPUs: those that divide the layers too, then the others."""
     world, layers = scenario.cluster.world_size, scenario.model.layers
-    return tuple(
-        degree
-        for degree in range(2, min(world, layers) + 1)
-        if world % degree == 0 and layers % degree == 0
-    )
+    possible = (degree for degree in range(2, min(world, layers) + 1) if world % degree == 0)
+    return tuple(sorted(possible, key=lambda degree: (layers % degree > 0, degree)))
+
+
+def lighter_ends(layers: int, stages: int) -> tuple[int, ...]:
+    """Layers a stage where embedding and head count as a layer each, as torchtitan splits models.
+
+    torchtitan/distributed/pipeline_parallel.py, `generate_llm_fqn_per_model_part` with
+    `input_weight` and `output_weight` 1; the first stages take the remainder.
+
+    >>> lighter_ends(61, 8)
+    (7, 8, 8, 8, 8, 8, 8, 6)
+    """
+    each, rest = divmod(layers + 2, stages)
+    counts = [each + (1 if index < rest else 0) for index in range(stages)]
+    counts[0] -= 1
+    counts[-1] -= 1
+    return tuple(counts)
 
 
 def context_degrees(scenario: Scenario) -> tuple[int, ...]:
@@ -167,7 +202,10 @@ def context_degrees(scenario: Scenario) -> tuple[int, ...]:
 
 
 def split_degrees(scenario: Scenario) -> Iterator[tuple[int, int]]:
-    """(tensor, pipeline) degrees with a pipeline: pipelines alone first, then with TP, 3D."""
+    """(tensor, pipeline) degrees with a pipeline: pipelines alone first, then with TP, 3D.
+
+    Of both those first whose stages have as many layers each.
+    """
     world = scenario.cluster.world_size
     pipelines = pipeline_degrees(scenario)
     yield from ((1, pipeline) for pipeline in pipelines)

@@ -53,8 +53,14 @@ def compared(scenario: Scenario, decision: Decision) -> tuple[tuple[str, MemoryR
         if tensor == 0:
             continue
         laid = scenario_for(asked, key, tensor, pipeline)
+        if key == "pipeline" and decision.strategy in ("pipeline", "3d"):
+            laid = decision.scenario  # its stages may have layers of their own number
         if laid is not None:
             listed.append((_bar_name(key, tensor, pipeline), estimate(laid)))
+    if decision.strategy in ("tensor-offload", "pipeline-offload"):
+        rung = decision.strategy.removesuffix("-offload")
+        name = _bar_name(rung, chosen.tensor_parallel, chosen.pipeline_parallel)
+        listed.append((f"{name} + offload", estimate(decision.scenario)))
     return tuple(listed)
 
 
