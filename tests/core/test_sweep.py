@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from shardwise.core.catalogue import model_names
 from shardwise.core.errors import ScenarioError
-from shardwise.core.memory import estimate, phases, walk
+from shardwise.core.memory import estimate, frame, walk
 from shardwise.core.memory.sweep import sweep
 from shardwise.core.scenario import Scenario
 
@@ -122,7 +122,7 @@ def test_no_block_that_is_skipped_would_peak_higher(
     """Looking at every block of every catalogue model finds the same peak in backward."""
 
     def peaks() -> list[float]:
-        phases._frame.cache_clear()
+        frame._frame.cache_clear()
         walk.walk_of.cache_clear()
         importlib.import_module("shardwise.core.memory.estimate")._estimated.cache_clear()
         found = []
@@ -137,5 +137,5 @@ def test_no_block_that_is_skipped_would_peak_higher(
     every = peaks()
     monkeypatch.undo()
     walk.walk_of.cache_clear()
-    phases._frame.cache_clear()
+    frame._frame.cache_clear()
     assert some == pytest.approx(every, rel=1e-12)

@@ -56,7 +56,8 @@ def attempt_of(scenario: Scenario, strategy: str) -> Attempt | None:
 
 def _tried(scenario: Scenario, layout: Layout) -> tuple[MemoryReport | None, list[MemoryReport]]:
     """The first training set-up that fits the layout, and the reports of those that do not."""
-    variants, reports = tuple(_variants(scenario.training)), []
+    variants = tuple(_variants(scenario.training))
+    reports: list[MemoryReport] = []
     for training in variants:
         try:
             report = estimate(scenario.with_layout(layout, training))

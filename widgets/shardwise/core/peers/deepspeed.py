@@ -54,11 +54,12 @@ def zero3(
     if not offload:
         held = largest if zero_init else parameters
         return int(held * 4 * gpus * factor), layer + int(18 * parameters / (gpus * nodes))
-    multiple = (18 if offload_parameters else 16) * share
+    each = 18 if offload_parameters else 16
+    host = parameters * each * share  # in its order: 18P / 7 nodes rounds otherwise
     if not zero_init:
-        multiple = max(4 * gpus, multiple)
+        host = parameters * max(4 * gpus, each * share)
     on_gpu = layer if offload_parameters else layer + int(2 * parameters / (gpus * nodes))
-    return int(parameters * multiple * factor), on_gpu
+    return int(host * factor), on_gpu
 
 
 def largest_layer(model: Model) -> int:
