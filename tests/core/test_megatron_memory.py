@@ -20,13 +20,15 @@ from shardwise.core.memory.megatron import (
     resident_bytes,
     workspace_bytes,
 )
+from shardwise.core.memory.outside import outside_saved
 from shardwise.core.memory.pipelines import (
     chunks_in_flight,
     handed_on_bytes,
     held_elsewhere,
     in_flight,
     interleaved_in_flight,
-    kept_output_bytes,
+    kept_bytes,
+    receive_buffer_bytes,
     retained_input_bytes,
 )
 from shardwise.core.memory.pools import stranded_bytes
@@ -157,12 +159,48 @@ def test_every_model_chunk_keeps_its_last_input_and_its_gradient() -> None:
     assert retained_input_bytes(scenario(), 0) == 0
 
 
-def test_deepspeeds_pipeline_keeps_every_output_that_it_sent() -> None:
-    """2 s b h bytes a micro-batch in flight on all stages but the last, which has the loss."""
-    laid = scenario({"engine": "deepspeed", "zero_stage": 1, "pipeline_parallel": 2})
-    assert [kept_output_bytes(laid, index) for index in (0, 1)] == [2 * TOKENS * HIDDEN, 0]
+def test_deepspeeds_pipeline_keeps_outputs_and_inputs() -> None:
+    """2 s b h bytes a micro-batch in flight for what was sent, and for what forward cloned."""
+    laid = scenario({"engine": "deepspeed", "zero_stage": 1, "pipeline_parallel": 4})
+    hidden = 2 * TOKENS * HIDDEN
+    assert [kept_bytes(laid, index) for index in range(4)] == [
+        hidden,
+        2 * hidden,
+        2 * hidden,
+        hidden,
+    ]
     ours = scenario({"pipeline_parallel": 2})
-    assert [kept_output_bytes(ours, index) for index in (0, 1)] == [0, 0]
+    assert [kept_bytes(ours, index) for index in (0, 1)] == [0, 0]
+
+
+def test_deepspeeds_pipeline_receives_into_one_buffer_of_each_kind() -> None:
+    """An input on all stages but the first and a gradient on all but the last, once a run."""
+    laid = scenario({"engine": "deepspeed", "zero_stage": 1, "pipeline_parallel": 4})
+    hidden = 2 * TOKENS * HIDDEN
+    found = [receive_buffer_bytes(laid, index) for index in range(4)]
+    assert found == [hidden, 2 * hidden, 2 * hidden, hidden]
+    assert receive_buffer_bytes(scenario({"pipeline_parallel": 2}), 0) == 0
+
+
+def test_deepspeeds_pipeline_has_groups_of_the_world_and_of_a_replica() -> None:
+    """Beside data, tensor and pipeline: PipelineParallelGrid's model group, and the world."""
+    degrees = {"zero_stage": 1, "pipeline_parallel": 2, "tensor_parallel": 2}
+    assert scenario({"engine": "deepspeed", **degrees}).layout.process_groups == 5
+    assert scenario({"engine": "megatron", **degrees}).layout.process_groups == 3
+
+
+def test_blooms_embedding_norm_keeps_its_input_in_megatrons_code() -> None:
+    """2 s b h bytes more than a model without one, and s b h for the dropout's mask."""
+    width, tokens = 1024, 4096
+    sizes = {"n_layer": 2, "hidden_size": width, "n_head": 16, "vocab_size": 1024}
+    bloom = {"model_type": "bloom", "architectures": ["BloomForCausalLM"], **sizes}
+    for dropout, extra in ((0.0, 2), (0.1, 3)):
+        found = report({}, {"micro_batch": 1}, model=bloom | {"hidden_dropout": dropout}).scenario
+        stage = stages_of(found.model, found.layout)[0]
+        early = outside_saved(
+            stage, tokens_of(found, stage.blocks[0][0]), kernel_of(found), 1024
+        ).early
+        assert early == extra * tokens * width
 
 
 def test_deepspeeds_flat_gradients_add_to_what_is_reserved() -> None:

@@ -1,11 +1,14 @@
 """BigScience's layouts of BLOOM prototypes on A100-80GB: Megatron-DeepSpeed with ZeRO-1.
 
-Source: bigscience, train/tr11-176B-ml/chronicles-prequel.md. Meter: what nvidia-smi showed, rounded
-to whole GB as the chronicle prints them (nvidia-smi counts MiB; whether 1000 or 1024 of them were
-called a GB, which is up to 7 %, nobody says), the highest of all nodes, mostly the ranks with an
-embedding. Settings: every layer checkpointed, fused
-softmax before FlashAttention, fp16 but where bf16 is said, pipelines of 1F1B without interleaving,
-vocabulary 250,880, ALiBi, an untied copy of the embedding on the last stage.
+Source: bigscience, train/tr11-176B-ml/chronicles-prequel.md. Meter: what nvidia-smi showed, whole
+GB, the highest of all nodes, mostly the ranks with an embedding. nvidia-smi counts MiB, and a GB is
+1000 of them here: the chronicle has runs at 80 GB on a card of 81,251 MiB (79.3 GiB), and calls
+76 GB too close to OOM, which it is not where a GB is 1e9 bytes (the card has 85.2e9).
+Settings (chronicle, README and slurm script of tr11-176B-ml): every layer checkpointed, fused
+softmax before FlashAttention, Megatron's dropouts of 0.1, fp16 but where bf16 is said, pipelines of
+1F1B without interleaving, vocabulary 250,880, ALiBi, a norm after the embedding, an untied copy of
+the embedding on the last stage. CUDA's context with its kernels: 1573 MiB, which the chronicle
+measured with torch of that time (CUDA 11 loads all kernels at once; later ones as they are used).
 """
 
 from __future__ import annotations
@@ -14,8 +17,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from published.row import Published, left_out_rows, rows_of
+from shardwise.core.memory.reserve import CONTEXT_BYTES
 from shardwise.core.scenario import Scenario
 
+MIB = 2**20
+GB = 1000 * MIB
+CONTEXT = 1573 * MIB
 SOURCE = "BigScience, Megatron-DeepSpeed"
 
 AMBIGUOUS = ("looks like a typo", "two readings")
@@ -46,6 +53,8 @@ def scenario(row: Mapping[str, str]) -> Scenario:
         "n_layer": int(row["layers"]),
         "hidden_size": int(row["hidden"]),
         "n_head": int(row["heads"].split("|")[0]),
+        "hidden_dropout": 0.1,
+        "attention_dropout": 0.1,
         "vocab_size": int(row["vocabulary"]),
     }
     training: dict[str, Any] = {
@@ -81,8 +90,9 @@ def compared() -> list[Published]:
             what=f"{row['model']} TP {row['tensor_parallel']} PP {row['pipeline_parallel']} "
             f"DP {row['data_parallel']} mb {row['micro_batch']} {row['precision'][:4]}",
             metric=row["metric"],
-            measured_bytes=float(row["gb"] or "nan") * 1e9,
+            measured_bytes=float(row["gb"] or "nan") * GB,
             scenario=scenario(row),
+            outside_bytes=CONTEXT - CONTEXT_BYTES,
         )
         for row in rows_of("bigscience")
         if not inexpressible(row)

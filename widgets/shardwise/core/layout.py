@@ -86,7 +86,9 @@ class Layout:
     def process_groups(self) -> int:
         """Process groups that one rank of a resolved layout communicates in: one an axis.
 
-        Gradients are reduced over data x context; hybrid sharding splits that into two.
+        Gradients are reduced over data x context; hybrid sharding splits that into two. DeepSpeed's
+        pipelines add the world (barriers) and all ranks of a replica, for norms and overflows
+        (deepspeed/runtime/pipe/topology.py, `ds_model_proc_group`).
         """
         group = (self.data_parallel or 1) * self.context_parallel
         degrees = (
@@ -97,7 +99,8 @@ class Layout:
             self.pipeline_parallel,
         )
         hybrid = 1 < (self.shard or 1) < group
-        return sum(degree > 1 for degree in degrees) + hybrid
+        pipelines = 2 if self.engine == "deepspeed" and self.pipeline_parallel > 1 else 0
+        return sum(degree > 1 for degree in degrees) + hybrid + pipelines
 
     @property
     def reshard_after_forward(self) -> bool:

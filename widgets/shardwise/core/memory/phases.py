@@ -18,7 +18,7 @@ from shardwise.core.memory.pipelines import (
     handed_on_bytes,
     held_elsewhere,
     in_flight,
-    kept_output_bytes,
+    kept_bytes,
     receive_buffer_bytes,
     retained_input_bytes,
 )
@@ -52,7 +52,7 @@ def _phases(
 ) -> Mapping[str, Mapping[str, float]]:
     states, buffers, held = frame.on_gpu, frame.buffers, frame.held
     index = frame.stage.index
-    handed_on = handed_on_bytes(scenario, index) + kept_output_bytes(scenario, index) * flight
+    handed_on = handed_on_bytes(scenario, index) + kept_bytes(scenario, index) * flight
     retained = retained_input_bytes(scenario, index)
     others = held_elsewhere(
         scenario, index, activations.whole, (activations.early, activations.late)

@@ -123,31 +123,34 @@ def _hidden_bytes(scenario: Scenario) -> float:
     return whole / (layout.tensor_parallel if layout.sequence_parallel else 1)
 
 
-def kept_output_bytes(scenario: Scenario, index: int) -> float:
-    """A stage's output, kept by DeepSpeed's and torch's pipelines for micro-batches in flight.
+def kept_bytes(scenario: Scenario, index: int) -> float:
+    """What DeepSpeed's and torch's pipelines keep beside activations for a micro-batch in flight.
 
-    deepspeed/runtime/pipe/engine.py: `pipe_buffers["outputs"]` is freed after the micro-batch's
-    backward, as `fwd_cache` of torch/distributed/pipelining/stage.py and nanotron's
+    A stage's output. deepspeed/runtime/pipe/engine.py: `pipe_buffers["outputs"]` is freed after the
+    micro-batch's backward, as `fwd_cache` of torch/distributed/pipelining/stage.py and nanotron's
     `microbatches_activations_requiring_backward` are; Megatron-LM frees the data of what it has
-    sent (`deallocate_output_tensor`).
+    sent (`deallocate_output_tensor`). DeepSpeed also keeps its input: forward runs on a clone of
+    `pipe_buffers["inputs"]` (`_exec_forward_pass`), which the first stage fills with token ids.
     """
-    layout, precision = scenario.layout, scenario.training.precision
-    if layout.engine == "megatron" or index == layout.pipeline_parallel - 1:
+    layout = scenario.layout
+    if layout.engine == "megatron" or layout.pipeline_parallel == 1:
         return 0.0
-    whole = precision.compute_bytes * micro_batch_tokens(scenario) * scenario.model.hidden
-    return whole / (layout.tensor_parallel if layout.sequence_parallel else 1)
+    outputs = index < layout.pipeline_parallel - 1
+    inputs = layout.engine == "deepspeed" and index > 0
+    return (outputs + inputs) * _hidden_bytes(scenario)
 
 
 def receive_buffer_bytes(scenario: Scenario, index: int) -> float:
-    """Buffers into which torch's pipeline receives: one for each micro-batch of the step.
+    """Buffers into which pipelines receive, there from the first step on.
 
-    torch/distributed/pipelining/stage.py, `_prepare_forward_infra` and `_prepare_backward_infra`:
-    inputs on every stage but the first, gradients of outputs on every stage but the last.
+    Inputs on every stage but the first, gradients of outputs on every stage but the last: one for
+    each micro-batch of the step in torch's (torch/distributed/pipelining/stage.py,
+    `_prepare_forward_infra` and `_prepare_backward_infra`), one of each in DeepSpeed's
+    (deepspeed/runtime/pipe/engine.py, `pipe_recv_buf` and `grad_layer`).
     """
-    layout, precision = scenario.layout, scenario.training.precision
+    layout = scenario.layout
     last = layout.pipeline_parallel - 1
-    if layout.engine not in ("ddp", "zero-redundancy", "fsdp1", "fsdp2") or last == 0:
+    if layout.engine in ("megatron", "nanotron") or last == 0:
         return 0.0
-    whole = precision.compute_bytes * micro_batch_tokens(scenario) * scenario.model.hidden
-    each = whole / (layout.tensor_parallel if layout.sequence_parallel else 1)
-    return scenario.micro_batches * each * ((index > 0) + (index < last))
+    buffers = ((index > 0) + (index < last)) * _hidden_bytes(scenario)
+    return buffers if layout.engine == "deepspeed" else scenario.micro_batches * buffers
