@@ -10,6 +10,7 @@ from pathlib import Path
 
 from shardwise.core.memory import MemoryReport, estimate
 from shardwise.core.memory.pools import stranded_bytes
+from shardwise.core.memory.replayed import replayed
 from shardwise.core.memory.reserve import device_bytes, with_cached
 from shardwise.core.scenario import Scenario
 
@@ -51,9 +52,15 @@ class Published:
         stage = report.worst if self.stage is None else report.stages[self.stage]
         steady = report.steady_bytes if self.stage is None else stage.steady_bytes
         needed = device_bytes(stage.peak_bytes, self.scenario.layout.process_groups)
+        memory = replayed(self.scenario, stage.index)
         usable = self.scenario.cluster.gpu.usable_bytes
         idle = stranded_bytes(self.scenario, stage.index, stage.phases, stage.binding_phase)
         figures = with_cached(needed, idle, usable)
+        if memory is not None:
+            extra = memory.peak_reserved - figures.reserved
+            figures = figures._replace(
+                reserved=figures.reserved + extra, device=figures.device + extra
+            )
         return (
             self.outside_bytes
             + {

@@ -22,7 +22,8 @@ def deepspeed_buffers(
 
     Stages 1 and 2 (deepspeed/runtime/zero/stage_1_and_2.py): `setup_buckets` takes the reduce
     bucket at the first gradient, a second one with `overlap_comm`; weights are gathered in place,
-    with no all-gather bucket (runtime/utils.py, `all_gather_dp_groups`). Stage 3 (stage3.py):
+    with no all-gather bucket (runtime/utils.py, `all_gather_dp_groups`). Pipelines reduce once,
+    after the last micro-batch, and make the bucket then (`reduce_gradients`). Stage 3 (stage3.py):
     the bucket is there from the start, `reduce_scatter_coalesced` copies what it holds, and up to
     1e9 gathered parameters live beside a prefetch bucket.
     """
@@ -38,7 +39,8 @@ def deepspeed_buffers(
     bucket = float(element * layout.reduce_bucket_elements)
     if layout.zero_stage < 3:
         buckets = bucket * (2 if layout.overlaps else 1)
-        return Buffers(extra_backward=buckets, extra_end=buckets, extra_step=temporary)
+        during = 0.0 if layout.pipeline_parallel > 1 else buckets
+        return Buffers(extra_backward=during, extra_end=buckets, extra_step=temporary)
     largest, every = max(weights, default=0), sum(weights)
     live = element * float(min(every, max(MAX_LIVE_PARAMETERS, largest + PREFETCH_BUCKET)))
     copied = element * float(min(layout.reduce_bucket_elements, stage.elements))

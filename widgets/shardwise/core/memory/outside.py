@@ -148,12 +148,12 @@ def _megatron(stage: Stage, tokens: Tokens, kernel: Kernel) -> Outside:
     outside = kernel.tensor if kernel.sequence_parallel else 1
     width = tokens.count * stage.blocks[-1][0].hidden / outside
     early = width if stage.has_embedding and stage.blocks[0][0].dropout else 0.0
-    if _norms_embedding(stage):
+    if norms_embedding(stage):
         early += kernel.element_bytes * width
     return Outside(early, 2 * kernel.element_bytes * width if stage.has_head else 0.0)
 
 
-def _norms_embedding(stage: Stage) -> bool:
+def norms_embedding(stage: Stage) -> bool:
     """Whether a causal model has a norm between embedding and blocks, over the final one."""
     norms = sum(t.count for t in stage.root_tensors if t.part == "norm" and len(t.shape) == 1)
     return stage.has_embedding and stage.blocks[0][0].causal and norms > 2 * stage.has_head

@@ -149,6 +149,18 @@ class MemoryReport:
         return sum(self.parts[name] for name in names)
 
     @once
+    def replayed_bytes(self) -> int | None:
+        """Reserved bytes of the worst stage by replay of two steps in torch's allocator.
+
+        In place of a percentage for fragmentation; None where the order of the code's tensors is
+        not written down (`memory/replayed.py`). Takes a tenth of a second.
+        """
+        from shardwise.core.memory.replayed import replayed
+
+        memory = replayed(self.scenario, self.worst.index)
+        return None if memory is None else memory.peak_reserved
+
+    @once
     def assumptions(self) -> tuple[str, ...]:
         """What was taken for granted, one sentence each."""
         from shardwise.core.memory.assumptions import assumptions_of

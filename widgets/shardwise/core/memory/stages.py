@@ -109,12 +109,14 @@ def _stages(
     for index, own in enumerate(_parted(_alike(model), counts, pipeline)):
         first, last = index == 0, index == pipeline - 1
         ends = (before if first else ()) + (after if last else ())
-        if last and not first and model.tied:
-            ends = tuple(m for m in before if m.kind == "embedding")[:1] + ends
-        trains = "embedding" not in trainable.frozen and not trainable.rank
-        shared = last and model.tied and trains
-        tied = model.vocabulary * model.hidden // degrees[3] if shared else 0
         behind = len(after) if last else 0
+        if last and not first and model.tied:
+            # A copy that is the head alone: its gradient is one product's, before all blocks'.
+            ends += tuple(m for m in before if m.kind == "embedding")[:1]
+            behind += 1
+        trains = "embedding" not in trainable.frozen and not trainable.rank
+        shared = first and last and model.tied and trains
+        tied = model.vocabulary * model.hidden // degrees[3] if shared else 0
         stage = _stage(index, own, ends, (first, last), behind, tied, degrees)
         if not trainable.everything:
             stage = _with_frozen(stage, own, ends, behind, model, trainable, degrees)

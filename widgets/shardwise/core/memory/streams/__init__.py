@@ -1,0 +1,1 @@
+"""Training steps as streams of requests and releases, for `memory/allocator.py` to replay."""
