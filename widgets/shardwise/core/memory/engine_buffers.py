@@ -8,7 +8,7 @@ from shardwise.core.layout import Layout
 from shardwise.core.memory.autocast import cast_copies
 from shardwise.core.memory.buffers import Buffers, gathered_element, holds_buckets, last_gradient
 from shardwise.core.memory.deepspeed import deepspeed_buffers
-from shardwise.core.memory.nanotron import bucket_bytes, piles_up
+from shardwise.core.memory.nanotron import bucket_bytes, piles_up, sync_bytes
 from shardwise.core.memory.optimizer_step import step_temporary
 from shardwise.core.memory.stages import Stage
 from shardwise.core.memory.states import States, Units
@@ -47,7 +47,13 @@ def stage_buffers(
         element = precision.compute_bytes
         held += bucket_bytes(layout, ranks, stage.elements, element)
         waiting = element * float(stage.elements) if piles_up(layout) else 0.0
-        own = Buffers(held=held, extra_end=waiting, extra_step=temporary, extra_between=until_next)
+        reduced, gathered = sync_bytes(layout, ranks, stage.elements)
+        own = Buffers(
+            held=held,
+            extra_end=max(waiting, reduced),
+            extra_step=max(temporary, gathered),
+            extra_between=until_next,
+        )
     return replace(
         own,
         gathered_forward=own.gathered_forward + copies,

@@ -29,6 +29,19 @@ def bucket_bytes(layout: Layout, ranks: int, elements: float, element_bytes: int
     return element_bytes * elements if wrapped else 0.0
 
 
+def sync_bytes(layout: Layout, ranks: int, elements: float) -> tuple[float, float]:
+    """Temporaries of ZeRO-1 after the last micro-batch: of the reduction, and of the gather.
+
+    distributed.py, `reduce_scatter_coalesced`: fp32 gradients are flattened, one tensor for each
+    rank and one for the result; `all_gather_coalesced` does the same with 16-bit weights after the
+    step. (torch's `reduce_scatter` of a list may flatten once more; with that, runs of the
+    Ultra-Scale Playbook would not have fit on their cards.)
+    """
+    if layout.engine != "nanotron" or layout.zero_stage == 0 or ranks == 1:
+        return 0.0, 0.0
+    return elements * (4 + 4 / ranks), elements * (2 + 2 / ranks)
+
+
 def gather_buffer_bytes(scenario: Scenario) -> float:
     """Buffers that nanotron's modules keep: two of a whole layer input's size.
 

@@ -79,6 +79,8 @@ def _phases(
             "buffers": resident + extra,
         }
 
+    # DeepSpeed's pipelines and nanotron reduce when no micro-batch is in flight any more.
+    at_end = 0.0 if scenario.layout.engine in ("deepspeed", "nanotron") else others
     point = _backward_point(scenario.layout, frame, activations)
     rows = (
         at(frame.between, 0.0, retained, 0.0, buffers.extra_between),
@@ -91,7 +93,7 @@ def _phases(
             waiting,
             point.extra,
         ),
-        at(*_gradients_complete(frame, scenario.training.precision, others, waiting)),
+        at(*_gradients_complete(frame, scenario.training.precision, at_end, waiting)),
         at(states.gradients, 0.0, retained, 0.0, buffers.extra_step),
     )
     return dict(zip(PHASES, rows, strict=True))

@@ -39,12 +39,29 @@ def stranded_bytes(
         size += root + (2 - in_use) * largest
     if layout.engine == "deepspeed" and layout.zero_stage < 3:
         size += _flattened(phases, phase)
+    if layout.engine == "nanotron" and layout.zero_stage == 1 and phase != "gradients complete":
+        size += _scattered(scenario, index, phases)
     whole = training.loss == "full" and training.model_code not in ("nanotron", "megatron")
     if loss_peaks and whole and training.precision.compute_bytes < 4:
         tokens = training.micro_batch * training.sequence_length / layout.context_parallel
         vocabulary = scenario.model.vocabulary / layout.tensor_parallel
         size += training.precision.compute_bytes * tokens * vocabulary
     return size
+
+
+def _scattered(scenario: Scenario, index: int, phases: Mapping[str, Mapping[str, float]]) -> float:
+    """nanotron's flattened gradients, one tensor a rank, where no activation left a block as large.
+
+    Blocks of logits do serve (distributed.py, `reduce_scatter_coalesced`).
+    """
+    frame = frame_of(scenario, index)
+    layout, training = scenario.layout, scenario.training
+    whole = phases["gradients complete"]["buffers"] - phases["between steps"]["buffers"]
+    widest = max((max(s.intermediate, s.hidden) for s, _ in frame.stage.blocks), default=0)
+    tokens = training.micro_batch * training.sequence_length / layout.context_parallel
+    saved = training.precision.compute_bytes * tokens * widest / layout.tensor_parallel
+    left = most(0.0, whole - phases["forward"]["logits and loss"])
+    return left * (whole / scenario.data_parallel > saved)
 
 
 def _flattened(phases: Mapping[str, Mapping[str, float]], peak: str) -> float:
