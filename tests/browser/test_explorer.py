@@ -202,6 +202,37 @@ def test_a_pasted_config_with_markup_stays_text(page: Page, explorer: Server) ->
     expect(page.get_by_text("8.03 B parameters need 128.5 GB")).to_be_visible()
 
 
+def test_a_hub_id_is_answered_with_the_catalogue_s_nearest(page: Page, explorer: Server) -> None:
+    """Pasted where a config belongs: the nearest model, and that nothing is downloaded."""
+    opened(page, explorer.address)
+    page.get_by_label("Model", exact=True).select_option("a config.json")
+    page.locator("textarea").fill("meta-llama/Meta-Llama-3-8B")
+    page.locator("textarea").blur()
+    expect(page.get_by_role("alert").first).to_contain_text(
+        "nothing is downloaded: the catalogue's nearest is 'llama-3-8b'"
+    )
+
+
+@pytest.mark.parametrize("width", [360, 800])
+def test_a_dropdown_shows_the_whole_name_of_what_is_chosen(
+    page: Page, explorer: Server, width: int
+) -> None:
+    """Its label stands above, so that a card's name is not cut on a narrow screen."""
+    page.set_viewport_size({"width": width, "height": 1200})
+    opened(page, explorer.address)
+    for label in ("GPU", "Name", "Model"):
+        chosen = page.get_by_label(label, exact=True)
+        assert chosen.evaluate(_CHOSEN_WIDTH) <= chosen.evaluate("e => e.clientWidth - 24"), label
+
+
+_CHOSEN_WIDTH = """select => {
+  const context = document.createElement('canvas').getContext('2d');
+  context.font = getComputedStyle(select).font;
+  return context.measureText(select.selectedOptions[0].text).width;
+}"""
+"""Pixels that the chosen name takes; 24 more are left for the arrow and the padding."""
+
+
 def test_tabs_show_the_other_charts_and_the_formulas(page: Page, explorer: Server) -> None:
     """More GPUs, layers and numbers appear when asked for."""
     opened(page, explorer.address)

@@ -83,6 +83,42 @@ def test_no_label_of_a_bar_lies_on_the_card_s_line(
         assert crossing == []
 
 
+@pytest.mark.parametrize("width", [360, 800, 1600])
+def test_no_letter_of_a_part_is_half_under_a_label(
+    page: Page, explorer: Server, width: int
+) -> None:
+    """Bars cut at the axis' end have their label inside: parts under it go without a letter."""
+    page.set_viewport_size({"width": width, "height": 1200})
+    opened(page, explorer, "?v=1&model=mixtral-8x7b&gpu=a100-sxm-40gb", "Change first", 1)
+    for title in ("Memory of one GPU, by strategy", CHANGES):
+        assert chart(page, title).locator("text", has_text="»").count() > 0
+        assert chart(page, title).evaluate(_HALF_HIDDEN) == []
+
+
+@pytest.mark.parametrize("width", [360, 800, 900, 1600])
+@pytest.mark.parametrize(("tab", "charts"), [("Change first", 1), ("Calculators", 1)])
+def test_a_view_s_table_is_whole_on_the_screen(
+    page: Page, explorer: Server, width: int, tab: str, charts: int
+) -> None:
+    """Its last column, with the buttons, is not behind a scroll bar."""
+    page.set_viewport_size({"width": width, "height": 1200})
+    opened(page, explorer, "?v=1&model=mixtral-8x7b&gpu=a100-sxm-40gb", tab, charts)
+    table = page.locator(".sw-wide", has=page.locator("table")).locator("visible=true")
+    assert table.evaluate_all("all => all.map((e) => e.scrollWidth - e.clientWidth)") == [0]
+
+
+_HALF_HIDDEN = """figure => {
+  const texts = [...figure.querySelectorAll('.mark-text text')].filter((e) => e.textContent);
+  const boxes = (wanted) => texts.filter((e) => wanted(e.textContent))
+    .map((e) => [e.textContent, e.getBoundingClientRect()]);
+  const labels = boxes((text) => text.endsWith('»'));
+  return boxes((text) => text.length === 1).filter(([, letter]) => labels.some(([, label]) =>
+    letter.right > label.left && letter.left < label.right
+    && letter.top < label.bottom - 3 && letter.bottom > label.top + 3)).map(([text]) => text);
+}"""
+"""Letters of segments that a label inside the same bar covers in part."""
+
+
 CHANGES = "What one GPU must have after each change alone, reserve included"
 _CROSSING = """figure => {
   const dashed = [...figure.querySelectorAll('.mark-rule line')]
@@ -149,7 +185,9 @@ def test_a_measured_peak_and_a_snapshot_show_the_residual(
     box.fill("60")
     expect(page.get_by_text("more than estimated (+")).to_be_visible()
     box.fill("24100")
-    expect(page.get_by_text("24100 GiB is above the card's 80.0 GiB: MiB?")).to_be_visible()
+    expect(
+        page.get_by_text("allowed: at most the card's 80.0 GiB; if these are MiB, type 23.5.")
+    ).to_be_visible()
     expect(page.get_by_text("more than estimated (+")).to_have_count(0)
     box.fill("much")
     error = page.locator(".sw-field", has=box).locator(".sw-error")

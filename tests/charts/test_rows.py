@@ -18,6 +18,7 @@ from shardwise.charts import (
     stacked,
     stages,
 )
+from shardwise.charts.stacked import label_of
 from shardwise.core.catalogue import load_model
 from shardwise.core.decision import decide
 from shardwise.core.memory import MemoryReport, estimate
@@ -25,7 +26,7 @@ from shardwise.core.memory.report import PHASES
 from shardwise.core.memory.sensitivity import sensitivity
 from shardwise.core.peers.table import disagreement
 from shardwise.core.scenario import Scenario
-from shardwise.core.units import GIB
+from shardwise.core.units import GIB, format_gib
 
 SEVEN = {"parameters": 7e9}
 
@@ -75,6 +76,24 @@ def test_path_is_lit_up_to_the_first_yes() -> None:
     assert len(rows) == 5
     first_yes = next(i for i, row in enumerate(rows) if row["verdict"] == "yes")
     assert [row["lit"] for row in rows] == [1] * (first_yes + 1) + [0] * (4 - first_yes)
+
+
+def test_a_station_refused_for_the_host_s_memory_says_so() -> None:
+    """7B on one 24 GB card, 64 GiB of host memory: 4 GiB a GPU would do, the host is too small."""
+    cluster = {"gpu": "rtx-4090", "gpus_per_node": 1}
+    decision = decide(Scenario.from_dict({"model": SEVEN, "cluster": cluster}))
+    station = path.rows(decision)[3]
+    assert decision.questions[3].needed_bytes < decision.questions[3].available_bytes
+    host = max(estimate(a.scenario).host_bytes_per_node for a in decision.questions[3].attempts)
+    assert station["state"] == f"no\nhost {label_of(host / 2**30)}"
+    assert f"host {format_gib(host)}" in str(station["needed"])
+
+
+def test_strategies_above_the_card_s_line_are_said_in_one_breath() -> None:
+    """Llama-3-70B without checkpointing: one clause where no strategy gets under the line."""
+    long = {"model": "llama-3-70b", "training": {"sequence_length": 8192}}
+    said = scaling.sentence(scaling.rows(Scenario.from_dict(long)))
+    assert said == "no strategy is under the line at any number of GPUs shown."
 
 
 def test_ddp_line_is_flat_and_sharded_lines_fall() -> None:

@@ -28,6 +28,7 @@ from shardwise.core.strategies import (
     tensor_degrees,
 )
 from shardwise.core.training import Training
+from shardwise.core.units import format_gib
 
 GIB = 2**30
 LADDER = tuple(STRATEGIES)
@@ -261,12 +262,49 @@ def test_cards_without_peer_to_peer_are_warned_of_tensor_parallelism() -> None:
     assert not any("no peer-to-peer" in note for note in fast.notes)
 
 
+@pytest.mark.parametrize(("nodes", "engine"), [(1, "fsdp2"), (4, "deepspeed"), (16, "deepspeed")])
+def test_experts_that_fsdp2_would_keep_whole_are_cut_flat(nodes: int, engine: str) -> None:
+    """Past 8 ranks FSDP2 pads Mixtral's 8 experts, so DeepSpeed's flat shards are taken."""
+    asked = scenario("mixtral-8x7b", "a100-sxm-40gb", 8, nodes)
+    laid = asked.with_layout(layout_for(asked, "zero-3"))
+    assert laid.layout.engine == engine
+    assert layout_for(scenario("llama-3-8b", nodes=nodes), "zero-3").engine == "fsdp2"
+    decision = decide(asked)
+    if nodes == 1:
+        assert decision.next_step == "With 4 such nodes (32 GPUs) ZeRO-3 / FSDP would fit."
+    else:
+        assert (decision.strategy, decision.scenario.layout.engine) == ("zero-3", "deepspeed")
+        assert any(note.startswith("DeepSpeed cuts flat buffers") for note in decision.notes)
+        by_rows = {"engine": "fsdp2", "zero_stage": 3}
+        training = {"activation_checkpointing": "full"}
+        kept = scenario("mixtral-8x7b", "a100-sxm-40gb", 8, nodes, by_rows, **training)
+        assert estimate(kept).verdict == "does not fit"
+
+
+@pytest.mark.parametrize(
+    ("model", "gpu", "kind"),
+    [({"parameters": 7e9}, "rtx-4090", "LoRA"), ("llama-2-13b", "rtx-4080", "QLoRA")],
+)
+def test_where_full_training_does_not_fit_adapters_are_offered(
+    model: object, gpu: str, kind: str
+) -> None:
+    """One consumer card: what LoRA or QLoRA would need there, as its own estimate has it."""
+    decision = decide(scenario(model, gpu, 1))
+    assert decision.strategy == "none"
+    offered = decision.notes[0]
+    assert offered.startswith(f"If adapters will do instead of full training (Trained: {kind})")
+    base = "nf4" if kind == "QLoRA" else "16-bit"
+    adapters = {"lora": {"rank": 16, "base": base}}
+    training = {"trainable": adapters, "activation_checkpointing": "full"}
+    report = estimate(scenario(model, gpu, 1, layout={"engine": "ddp"}, **training))
+    assert report.verdict == "fits"
+    assert format_gib(report.needed_bytes) in offered
+
+
 def test_three_axes_come_last() -> None:
-    """Where even TP 2 inside a node is too little, stages come on top, and the bubble is named."""
+    """Where even TP 4 inside a node is too little, stages come on top, and the bubble is named."""
     layout = {"engine": "fsdp2"}
-    decision = decide(
-        scenario("mixtral-8x7b", "rtx-3090", 2, 64, layout, 512, sequence_length=4096)
-    )
+    decision = decide(scenario("mixtral-8x7b", "rtx-3090", 4, 16, layout, 32, sequence_length=4096))
     assert (decision.strategy, decision.exhausted) == ("3d", "whole model")
     chosen = decision.scenario.layout
     assert min(chosen.tensor_parallel, chosen.pipeline_parallel) > 1

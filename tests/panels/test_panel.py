@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import html
 import io
 import json
 from pathlib import Path
@@ -447,6 +448,52 @@ def test_a_config_without_text_has_a_hint_and_a_broken_one_a_line_at_the_top() -
     explorer.model.text.value = "{"
     explorer.model.way.value = "name"
     assert explorer.feed.data["problem"] == []
+
+
+@pytest.mark.parametrize(
+    ("pasted", "hint"),
+    [
+        (
+            "meta-llama/Meta-Llama-3-8B",
+            "the catalogue's nearest is 'llama-3-8b'",
+        ),
+        ("https://huggingface.co/Qwen/Qwen2.5-7B-Instruct", "the catalogue's nearest is 'qwen2.5-"),
+        ("nobody/zzzz", "nothing is downloaded: copy the file's text here"),
+        ("mixtral-8x7b", "the catalogue's nearest is 'mixtral-8x7b'"),
+        ("7B", "for a size choose 'only the number of parameters'"),
+    ],
+)
+def test_a_name_pasted_for_a_config_is_answered_with_the_nearest_model(
+    pasted: str, hint: str
+) -> None:
+    """A hub id, an address or a size in the box: what to choose instead; the scenario stays."""
+    explorer = Explorer()
+    before = explorer.scenario
+    explorer.model.way.value = "config"
+    explorer.model.text.value = pasted
+    assert hint in html.unescape(explorer.model.errors.children[0].value)
+    assert explorer.scenario == before
+
+
+@pytest.mark.parametrize("sequence_length", [512, 65_536])
+def test_the_answer_says_what_the_run_as_it_is_set_is_full_of(sequence_length: int) -> None:
+    """Under the verdict: the moment, the three largest parts and the band, units included."""
+    explorer = Explorer({"training": {"sequence_length": sequence_length}})
+    report, said = explorer.report, explorer.feed.data["answer"][1]["text"]
+    largest = sorted(report.parts.items(), key=lambda part: -part[1])[:3]
+    assert said.startswith(f"Fullest at {report.binding_phase}: {largest[0][0]} ")
+    for _, size in largest:
+        assert format_gib(size) in said
+    assert f"to {format_gib(report.needed_high_bytes)}: fragmentation from none to 8%." in said
+
+
+def test_one_gpu_is_told_to_use_torch_alone() -> None:
+    """A LoRA of Qwen2.5-32B on one card: no engine is named for a single GPU."""
+    lora = {"trainable": {"lora": {}}}
+    explorer = Explorer({"model": "qwen2.5-32b", "cluster": {"gpus_per_node": 1}, "training": lora})
+    assert explorer.decision.strategy == "ddp"
+    rows = [row for block in explorer.feed.data["answer"] for row in block.get("rows", [])]
+    assert ["Use", "torch alone: one GPU has nothing to share"] in rows
 
 
 def test_a_config_from_elsewhere_stands_in_its_box() -> None:

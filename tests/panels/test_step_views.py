@@ -163,7 +163,9 @@ def test_more_than_the_card_has_is_asked_about() -> None:
     explorer.calibration.measured._moved(None, {"text": "20"}, None)
     assert "estimated" in shown(explorer, "calibration")
     explorer.calibration.measured._moved(None, {"text": "24100"}, None)
-    assert "24100 GiB is above the card's 24.0 GiB: MiB?" in shown(explorer, "calibration")
+    assert "at most the card's 24.0 GiB; if these are MiB, type 23.5." in shown(
+        explorer, "calibration"
+    )
     assert "estimated" not in shown(explorer, "calibration")
 
 

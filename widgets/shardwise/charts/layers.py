@@ -48,7 +48,7 @@ def rows(scenario: Scenario) -> list[dict[str, object]]:
                 "count": count,
                 "parameters": module.parameters,
                 "gib": round(size, 4),
-                "label": f"{size:.2f} GiB" + (f" x {count}" if count > 1 else ""),
+                "label": format_gib(size * GIB) + (f" x {count}" if count > 1 else ""),
                 "color": MODULE_COLORS[kind],
             }
         )

@@ -6,7 +6,8 @@ from typing import Any
 
 from shardwise.charts.stacked import label_of
 from shardwise.charts.theme import EDGE, STATE_COLORS, label_color
-from shardwise.core.decision import Decision
+from shardwise.core.decision import Decision, Question
+from shardwise.core.memory import estimate
 from shardwise.core.units import GIB, format_gib
 
 SHORT = (
@@ -36,6 +37,8 @@ def rows(decision: Decision) -> list[dict[str, object]]:
         asked = question.verdict != "not asked"
         needed = format_gib(question.needed_bytes) if question.needed_bytes else "–"
         said = label_of(question.needed_bytes / GIB) if question.needed_bytes else "–"
+        if host := short_host(question):
+            needed, said = f"{needed}, host {format_gib(host)}", f"host {label_of(host / GIB)}"
         color = STATE_COLORS[question.verdict]
         listed.append(
             {
@@ -54,6 +57,17 @@ def rows(decision: Decision) -> list[dict[str, object]]:
             }
         )
     return listed
+
+
+def short_host(question: Question) -> float:
+    """Host memory of a node that an offload lacks, where the card alone would do; else 0."""
+    if question.verdict != "no" or question.needed_bytes > question.available_bytes:
+        return 0.0
+    for attempt in question.attempts:
+        host = estimate(attempt.scenario).host_bytes_per_node
+        if attempt.needed_bytes == question.needed_bytes:
+            return host if host > attempt.scenario.cluster.host_memory_bytes else 0.0
+    return 0.0
 
 
 def sentence(decision: Decision) -> str:

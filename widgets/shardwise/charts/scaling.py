@@ -10,6 +10,7 @@ from shardwise.core.errors import ScenarioError
 from shardwise.core.memory import estimate
 from shardwise.core.scenario import Scenario
 from shardwise.core.strategies import STRATEGIES, layout_for
+from shardwise.core.training import Training
 from shardwise.core.units import GIB
 
 COUNTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
@@ -25,9 +26,8 @@ def rows(scenario: Scenario) -> dict[str, list[dict[str, object]]]:
     listed: list[dict[str, object]] = []
     training = replace(scenario.training, global_batch=None)
     for key in _KEYS:
-        layout = layout_for(scenario, key)
         for count in COUNTS:
-            size = _memory(scenario, key, count, layout, training)
+            size = _memory(scenario, key, count, training)
             if size is not None:
                 name = STRATEGIES[key].name
                 listed.append({"gpus": count, "strategy": name, "gib": round(size, 3)})
@@ -35,10 +35,11 @@ def rows(scenario: Scenario) -> dict[str, list[dict[str, object]]]:
     return {"rows": listed, "limits": [{"gib": limit, "label": f"card: {limit:.1f} GiB"}]}
 
 
-def _memory(scenario: Scenario, key: str, count: int, layout: Any, training: Any) -> float | None:
+def _memory(scenario: Scenario, key: str, count: int, training: Training) -> float | None:
     per_node = min(count, scenario.cluster.gpus_per_node)
     nodes = -(-count // per_node)
     cluster = replace(scenario.cluster, gpus_per_node=per_node, nodes=nodes)
+    layout = layout_for(replace(scenario, cluster=cluster), key)  # checked with the rest below
     try:
         laid = Scenario.of(scenario.model, cluster, training, layout, scenario.model_source)
     except ScenarioError:
@@ -47,15 +48,22 @@ def _memory(scenario: Scenario, key: str, count: int, layout: Any, training: Any
 
 
 def sentence(data: dict[str, list[dict[str, object]]]) -> str:
-    """From how many GPUs on each strategy is under the card's line."""
+    """From how many GPUs on each strategy is under the card's line; the others in one breath."""
     limit = data["limits"][0]["gib"]
     assert isinstance(limit, float)
-    parts = []
+    parts, never = [], []
     for name in dict.fromkeys(str(row["strategy"]) for row in data["rows"]):
         own = [row for row in data["rows"] if row["strategy"] == name]
         under = [row["gpus"] for row in own if float(str(row["gib"])) <= limit]
-        said = f"from {under[0]} GPU(s) on" if under else "at no number of GPUs shown"
-        parts.append(f"{name} is under the line {said}")
+        if not under:
+            never.append(name)
+        else:
+            few = "GPU" if under[0] == 1 else "GPUs"
+            parts.append(f"{name} is under the line from {under[0]} {few} on")
+    if not parts:
+        return "no strategy is under the line at any number of GPUs shown."
+    if never:
+        parts.append(f"{', '.join(never)} at no number of GPUs shown")
     return "; ".join(parts) + "."
 
 
@@ -63,7 +71,6 @@ def spec() -> Any:
     """Lines on logarithmic axes that do not move, each with its own point shape."""
     import altair as alt
 
-    names = list(STRATEGY_COLORS)
     base = alt.Chart(alt.NamedData("rows"), width=400, height=220)
     x = alt.X(
         "gpus:Q",
@@ -77,28 +84,33 @@ def spec() -> Any:
         scale=alt.Scale(type="log", base=2, domain=[1, 16384], nice=False, clamp=True),
         axis=alt.Axis(values=[1, 4, 16, 64, 256, 1024, 4096, 16384], format=",d"),
     )
-    color = alt.Color(
-        "strategy:N",
-        scale=alt.Scale(domain=names, range=list(STRATEGY_COLORS.values())),
-        legend=alt.Legend(title=None, orient="top", columns=2),
+    return alt.layer(*_strategies(base.encode(x=x, y=y)), *_limit())
+
+
+def _strategies(base: Any) -> tuple[Any, Any]:
+    """A line and points a strategy, told apart by color and shape."""
+    import altair as alt
+
+    names, shapes = list(STRATEGY_COLORS), ["circle", "square", "triangle-up", "diamond"]
+    legend = alt.Legend(title=None, orient="top", columns=2)
+    colors = alt.Scale(domain=names, range=list(STRATEGY_COLORS.values()))
+    color = alt.Color("strategy:N", scale=colors, legend=legend)
+    shape = alt.Shape("strategy:N", scale=alt.Scale(domain=names, range=shapes), legend=legend)
+    said = [
+        alt.Tooltip("strategy:N"),
+        alt.Tooltip("gpus:Q", title="GPUs"),
+        alt.Tooltip("gib:Q", title="GiB"),
+    ]
+    points = base.mark_point(filled=True, size=60, opacity=1)
+    return base.mark_line().encode(color=color), points.encode(
+        color=color, shape=shape, tooltip=said
     )
-    shape = alt.Shape(
-        "strategy:N",
-        scale=alt.Scale(domain=names, range=["circle", "square", "triangle-up", "diamond"]),
-        legend=alt.Legend(title=None, orient="top", columns=2),
-    )
-    lines = base.mark_line().encode(x=x, y=y, color=color)
-    points = base.mark_point(filled=True, size=60, opacity=1).encode(
-        x=x,
-        y=y,
-        color=color,
-        shape=shape,
-        tooltip=[
-            alt.Tooltip("strategy:N"),
-            alt.Tooltip("gpus:Q", title="GPUs"),
-            alt.Tooltip("gib:Q", title="GiB"),
-        ],
-    )
+
+
+def _limit() -> tuple[Any, ...]:
+    """The card's line, its name with a halo."""
+    import altair as alt
+
     limits = alt.Chart(alt.NamedData("limits"))
     line = limits.mark_rule(strokeDash=[6, 3], strokeWidth=2).encode(y="gib:Q")
     look = {"align": "left", "baseline": "bottom", "dx": 4, "dy": -2, "fontSize": 11}
@@ -106,4 +118,4 @@ def spec() -> Any:
         limits.mark_text(**look, **more).encode(y="gib:Q", x=alt.value(0), text="label:N")
         for more in ({"stroke": PAPER, "strokeWidth": 4}, {})
     )
-    return alt.layer(lines, points, line, halo, name)
+    return line, halo, name

@@ -22,6 +22,7 @@ from shardwise.core.units import GIB
 PART_COLUMNS = {part: f"{label} (GiB)" for part, label in PART_LABELS.items()}
 BAND_COLUMNS = {"from": "Band from (GiB)", "to": "Band to (GiB)"}
 
+CUT = " »"
 SHOWN_CARDS = 2.0
 """The axis ends at this many cards' capacity: longer bars are cut and say how long they are."""
 
@@ -71,6 +72,7 @@ def rows(bars: Iterable[Bar], usable_bytes: float) -> dict[str, list[dict[str, o
 
 def _segments(bar: Bar, limit: float) -> list[dict[str, object]]:
     shown, start = SHOWN_CARDS * limit, 0.0
+    covered = _label_length(bar) + 2 if _cut(bar, limit) else 0
     segments: list[dict[str, object]] = []
     for part, size_bytes in bar.stacked.items():
         end = start + size_bytes / GIB
@@ -82,18 +84,29 @@ def _segments(bar: Bar, limit: float) -> list[dict[str, object]]:
                 "gib": round(size_bytes / GIB, 3),
                 "start": round(left, 3),
                 "end": round(right, 3),
-                "middle": round((left + right) / 2, 3),
                 "letter": PART_LETTERS[part],
+                "edge": round(shown, 3),
+                "covered": covered,
             }
         )
         start = end
     return segments
 
 
+def _cut(bar: Bar, limit: float) -> bool:
+    """Whether the bar is longer than the axis; its label then stands inside."""
+    return bar.device_bytes / GIB > SHOWN_CARDS * limit
+
+
+def _label_length(bar: Bar) -> int:
+    """Characters of a cut bar's label."""
+    return len(f"{label_of(bar.device_bytes / GIB)}{bar.said}{CUT}")
+
+
 def _total(bar: Bar, limit: float) -> dict[str, object]:
     total, shown = bar.device_bytes / GIB, SHOWN_CARDS * limit
     low, high = bar.low_bytes / GIB, bar.high_bytes / GIB
-    cut = " »" if total > shown else ""
+    cut = CUT if _cut(bar, limit) else ""
     return {
         "bar": bar.name,
         "gib": round(total, 2),
@@ -169,7 +182,7 @@ def labels(base: Any, y: Any) -> Any:
 
 
 def _stack(y: Any, kind: str) -> list[Any]:
-    """The segments, and their letters."""
+    """The segments, and their letters, in the middle of what a label inside the bar leaves free."""
     import altair as alt
 
     base = alt.Chart(alt.NamedData("rows"))
@@ -185,10 +198,12 @@ def _stack(y: Any, kind: str) -> list[Any]:
             alt.Tooltip("gib:Q", title="GiB"),
         ],
     )
-    pixels = "scale('x', datum.end) - scale('x', datum.start)"
+    free = "min(datum.end, datum.edge * (1 - 6.5 * datum.covered / width))"
+    here = base.transform_calculate(place=f"(datum.start + {free}) / 2")
+    pixels = f"({free} - datum.start) / datum.edge * width"
     wide = alt.condition(f"{pixels} > 11", alt.Text("letter:N"), alt.value(""))
-    letters = base.mark_text(fontSize=11, fontWeight="bold").encode(
-        x="middle:Q", y=y, text=wide, fill=_ink()
+    letters = here.mark_text(fontSize=11, fontWeight="bold").encode(
+        x="place:Q", y=y, text=wide, fill=_ink()
     )
     return [segments, letters]
 

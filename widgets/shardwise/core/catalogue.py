@@ -14,6 +14,7 @@ from typing import TypeVar
 
 from shardwise.core.errors import ScenarioError, unknown_key
 from shardwise.core.hardware import DTYPES, Gpu, Link
+from shardwise.core.hub_names import nearest_model, repository
 from shardwise.core.model import Model
 from shardwise.core.units import parse_number, parse_whole
 
@@ -55,8 +56,20 @@ def load_model(name: str) -> Model:
         ScenarioError: no such model; the hint names the nearest.
     """
     if not isinstance(name, str) or name not in model_names():
-        raise unknown_key("model", name, model_names())
+        raise _unknown_model(name)
     return _read_model(name)
+
+
+def _unknown_model(name: object) -> ScenarioError:
+    """The error for a name that the catalogue lacks: the nearest, and that nothing is fetched."""
+    error = unknown_key("model", name, model_names())
+    near = nearest_model(name, model_names()) if isinstance(name, str) else ""
+    if not near:
+        return error
+    hint = f"the nearest is {near!r}"
+    if repository(str(name)):
+        hint += "; nothing is downloaded: for another model give its config.json"
+    return ScenarioError(error.field, name, error.allowed, hint)
 
 
 @cache

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from shardwise.core.adapters import trained_parameters
+from shardwise.core.adapters_outlook import frozen_base, with_adapters
 from shardwise.core.advice import adjustments, with_changes
 from shardwise.core.cluster import MAX_NODES
 from shardwise.core.errors import ScenarioError
@@ -13,9 +13,13 @@ from shardwise.core.layout import Layout
 from shardwise.core.memory import estimate
 from shardwise.core.routing import with_skewed_routing
 from shardwise.core.scenario import Scenario
-from shardwise.core.strategies import STRATEGIES, context_degrees, scenario_for
-from shardwise.core.trainable import QUANTIZED
-from shardwise.core.units import format_count, format_gib
+from shardwise.core.strategies import (
+    STRATEGIES,
+    context_degrees,
+    experts_stay_whole,
+    scenario_for,
+)
+from shardwise.core.units import format_gib
 
 _MOST_NODES = 4096
 _LOGITS = "logits and loss"
@@ -104,8 +108,9 @@ def _on_more_nodes(scenario: Scenario, doublings: int) -> Scenario:
 
 def notes(asked: Scenario, chosen: Scenario, strategy: str) -> tuple[str, ...]:
     """When more GPUs would not help, and what of the given set-up has no effect."""
-    lines = []
     layout, cluster = asked.layout, asked.cluster
+    lines = [with_adapters(asked)] if strategy == "none" else []
+    lines += [_flat_shards(asked, chosen)]
     if layout.zero_stage and asked.shard == 1:
         lines.append(
             f"In the layout as given, ZeRO stage {layout.zero_stage} has no effect: the "
@@ -144,7 +149,7 @@ def notes(asked: Scenario, chosen: Scenario, strategy: str) -> tuple[str, ...]:
     lines += routing(asked)
     if strategy == "tensor" and not cluster.gpu.peer_to_peer:
         lines.append(f"{cluster.gpu.name} has no peer-to-peer copies: tensor parallelism is slow.")
-    return tuple(lines)
+    return tuple(line for line in lines if line)
 
 
 def routing(asked: Scenario) -> tuple[str, ...]:
@@ -162,35 +167,15 @@ def routing(asked: Scenario) -> tuple[str, ...]:
     )
 
 
-def frozen_base(asked: Scenario, chosen: Scenario, strategy: str) -> tuple[str, ...]:
-    """What is trained beside what is frozen, what ZeRO can do for it, and a smaller base."""
-    trainable, model = asked.training.trainable, asked.model
-    if trainable.everything:
-        return ()
-    trained = trained_parameters(model, trainable)
-    lines = [
-        f"{format_count(trained)} of {format_count(model.parameters)} parameters are trained "
-        f"({trained / model.parameters:.2%}); the rule of 16 is that of full training."
-    ]
-    if strategy != "ddp":
-        states = trained * 12 / 2**30
-        lines.append(
-            f"ZeRO-1 and ZeRO-2 shard what is trained, {states:.2f} GiB of optimizer state at "
-            "most: the frozen weights stay whole on every GPU, however many there are."
-        )
-    if strategy == "ddp" or not trainable.rank or trainable.quantized:
-        return tuple(lines)
-    for base in QUANTIZED:
-        smaller = replace(asked.training, trainable=replace(trainable, base=base))
-        laid = scenario_for(replace(asked, training=smaller), "ddp")
-        if laid is not None and estimate(laid).verdict == "fits":
-            needed = format_gib(estimate(laid).needed_bytes)
-            lines.append(
-                f"Stored as {base}, the base would fit whole on each GPU under DDP ({needed}), "
-                "with no gathering at all."
-            )
-            break
-    return tuple(lines)
+def _flat_shards(asked: Scenario, chosen: Scenario) -> str:
+    """Why DeepSpeed shards what nobody asked it to."""
+    taken = chosen.layout.engine == "deepspeed" and chosen.layout.zero_stage >= 2
+    if not taken or asked.layout.engine == "deepspeed" or not experts_stay_whole(chosen):
+        return ""
+    return (
+        "DeepSpeed cuts flat buffers; FSDP2 would split the experts' tensors on dimension 0, the "
+        f"number of experts, and pad each shard on {chosen.cluster.world_size} GPUs to whole ones."
+    )
 
 
 def without_recomputing(asked: Scenario, chosen: Scenario, strategy: str) -> str:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from urllib.parse import parse_qsl, urlencode
 
 from shardwise.core.cluster import Cluster
-from shardwise.core.errors import ScenarioError, shown
+from shardwise.core.errors import ScenarioError, shown, unknown_key
 from shardwise.core.scenario import DEFAULT_MODEL, Scenario
 from shardwise.core.training import Training
 
@@ -71,7 +71,7 @@ def from_query(query: str) -> Opened:
     """The scenario of a query string; never raises.
 
     >>> from_query("?v=1&model=llama-3-8b&bogus=4").notes
-    ("'bogus' in the link is not known here and was left out.",)
+    ("The link's bogus=4 was left out: no part of a scenario has that name.",)
     """
     notes: list[str] = []
     if len(query) > LONGEST_QUERY:
@@ -86,7 +86,7 @@ def from_query(query: str) -> Opened:
     for key, text in pairs.items():
         section = _SECTION_OF.get(key)
         if section is None:
-            notes.append(f"{shown(key)} in the link is not known here and was left out.")
+            notes.append(_unknown(key, text))
             continue
         trial = _with(given, section, key, _value(text))
         try:  # alone: what goes together is seen once all of it is there
@@ -95,10 +95,17 @@ def from_query(query: str) -> Opened:
             elif section == "training":
                 Training.from_dict(trial[section])
         except ScenarioError as problem:
-            notes.append(f"{key}={text} in the link was left out: {problem}")
+            notes.append(f"The link's {key}={shown(text)[1:-1]} was left out: {problem}")
             continue
         given = trial
     return _complete(given, notes)
+
+
+def _unknown(key: str, text: str) -> str:
+    """A key that no section has, with the nearest one where there is one."""
+    hint = unknown_key("link", key, sorted(_SECTION_OF)).hint
+    what = f"no part of a scenario has that name{f'; {hint}' if hint else ''}."
+    return f"The link's {shown(key)[1:-1]}={shown(text)[1:-1]} was left out: {what}"
 
 
 def _complete(given: dict[str, object], notes: list[str]) -> Opened:

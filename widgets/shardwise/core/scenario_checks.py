@@ -61,8 +61,9 @@ def check_divisors(scenario: Scenario) -> None:
     experts = max((shape.experts for shape, _ in model.block_groups), default=0)
     expert = layout.expert_parallel
     if expert > 1 and (experts == 0 or experts % expert):
-        allowed = f"a divisor of the {experts} experts" if experts else "1: the model has none"
-        raise ScenarioError("layout.expert_parallel", expert, allowed)
+        allowed = f"a divisor of the {experts} experts" if experts else "1"
+        hint = "" if experts else "the model has no experts"
+        raise ScenarioError("layout.expert_parallel", expert, allowed, hint)
     cross = layout.context_parallel
     if scenario.training.sequence_length % cross:
         raise ScenarioError(

@@ -117,7 +117,8 @@ def layout_for(
     A scenario whose engine is DeepSpeed climbs DeepSpeed's stages; any other climbs torch's own:
     DDP, ZeroRedundancyOptimizer, FSDP2 without and with resharding. ZeroRedundancyOptimizer keeps
     no master weights, so a precision that has them takes DeepSpeed's stage 1. Pipelines run FSDP2
-    without resharding, as torchtitan does (`fsdp_reshard_after_forward = "default"`).
+    without resharding, as torchtitan does (`fsdp_reshard_after_forward = "default"`). Where FSDP2
+    would leave whole experts on the fullest ranks, DeepSpeed's flat shards take its place.
     """
     if strategy in SPLITS:
         return Layout(
@@ -133,7 +134,8 @@ def layout_for(
     offload = "cpu" if strategy == "offload" else "none"
     has_masters = scenario.training.precision.master_bytes > 0
     whole = stage < 3 or not scenario.training.trainable.quantized  # ZeRO-3 cuts no 4-bit base
-    if (scenario.layout.engine == "deepspeed" and whole) or (strategy == "zero-1" and has_masters):
+    flat = (strategy == "zero-1" and has_masters) or (stage >= 2 and experts_stay_whole(scenario))
+    if whole and (scenario.layout.engine == "deepspeed" or flat):
         return Layout(
             engine="deepspeed",
             zero_stage=stage,
@@ -149,6 +151,17 @@ def layout_for(
         offload_optimizer=offload,
         gradient_as_bucket_view=view and engine in ("ddp", "zero-redundancy"),
     )
+
+
+def experts_stay_whole(scenario: Scenario) -> bool:
+    """Whether FSDP2 over all GPUs pads the experts' tensors to a whole expert a rank.
+
+    It splits dimension 0, the number of experts in fused tensors, rounded up
+    (`torch/distributed/fsdp/_fully_shard/_fsdp_param.py`): past that number more ranks free nothing
+    and gather more. 8 experts over 32 ranks: shards of a 1/8, gathered layers four times too large.
+    """
+    experts = max((shape.experts for shape, _ in scenario.model.block_groups), default=0)
+    return 0 < experts < scenario.cluster.world_size
 
 
 def scenario_for(

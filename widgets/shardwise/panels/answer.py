@@ -6,6 +6,8 @@ from shardwise.core.advice import refusal
 from shardwise.core.decision import Decision
 from shardwise.core.layout import Layout
 from shardwise.core.memory import MemoryReport, estimate
+from shardwise.core.memory.report import PARTS
+from shardwise.core.memory.reserve import FRAGMENTATION_HIGH
 from shardwise.core.scenario import Scenario
 from shardwise.core.strategies import STRATEGIES, code_of
 from shardwise.core.units import format_gib
@@ -56,6 +58,18 @@ def as_set(report: MemoryReport) -> str:
     return f"{said}."
 
 
+_LARGEST = 3
+
+
+def fullest(report: MemoryReport) -> str:
+    """When the run as it is set is fullest, what fills it most, and the band."""
+    sizes = sorted(report.parts.items(), key=lambda part: -part[1])
+    named = [f"{PARTS[part]} {format_gib(size)}" for part, size in sizes[:_LARGEST] if size]
+    band = f"{_gib(report.low_bytes)} to {format_gib(report.needed_high_bytes)}"
+    spread = f"fragmentation from none to {FRAGMENTATION_HIGH:.0%}"
+    return f"Fullest at {report.binding_phase}: {', '.join(named)}. Band {band}: {spread}."
+
+
 def _gib(size_bytes: float) -> str:
     """A size whose unit stands behind the next one."""
     return format_gib(size_bytes).removesuffix(" GiB")
@@ -69,7 +83,7 @@ def answer_blocks(scenario: Scenario, decision: Decision) -> list[Block]:
     """
     report = estimate(scenario)
     works = report.verdict == "fits" and not refusal(report)
-    blocks = [heading(as_set(report))]
+    blocks = [heading(as_set(report)), paragraph(fullest(report))]
     if works and decision.strategy == "none":
         blocks.append(paragraph("None of the five questions' strategies fits; yours does."))
     elif works:
@@ -81,14 +95,17 @@ def answer_blocks(scenario: Scenario, decision: Decision) -> list[Block]:
 
 
 def _facts(decision: Decision) -> Block:
-    known = decision.strategy in STRATEGIES
-    return facts(
-        [
-            ("Runs out", decision.exhausted),
-            ("Strategy", STRATEGIES[decision.strategy].name if known else "none fits"),
-            ("Use", code_of(decision.scenario.layout) if known else "–"),
-        ]
-    )
+    if decision.strategy not in STRATEGIES:
+        return facts([("Runs out", _CALLED.get(decision.exhausted, decision.exhausted))])
+    rows = [("Runs out", decision.exhausted), ("Strategy", STRATEGIES[decision.strategy].name)]
+    return facts([*rows, ("Use", _code(decision.scenario))])
+
+
+def _code(laid: Scenario) -> str:
+    """What to use for a layout; a single GPU under DDP needs no engine at all."""
+    if laid.cluster.world_size == 1 and laid.layout.engine == "ddp":
+        return "torch alone: one GPU has nothing to share"
+    return code_of(laid.layout)
 
 
 def _lighter(scenario: Scenario, report: MemoryReport, decision: Decision) -> list[Block]:
@@ -107,7 +124,7 @@ def _lighter(scenario: Scenario, report: MemoryReport, decision: Decision) -> li
     rows = [
         ("Would run out", short),
         ("Least machinery", f"{name}, {sizes}"),
-        ("Use", code_of(decision.scenario.layout)),
+        ("Use", _code(decision.scenario)),
     ]
     return [heading(said), facts(rows)]
 

@@ -81,9 +81,11 @@ class Calibration(widgets.VBox):
             return "Nothing is compared until the measured peak above is a number."
         size = float(self.measured.value)
         most = scenario.cluster.gpu.memory_bytes / GIB
-        if size > most:
-            return f"{number_text(size)} GiB is above the card's {most:.1f} GiB: MiB?"
-        return ""
+        if size <= most:
+            return ""
+        mib = f"if these are MiB, type {size / 1024:.3g}" if size / 1024 <= most else ""
+        given, allowed = f"{number_text(size)} GiB", f"at most the card's {most:.1f} GiB"
+        return str(ScenarioError(self.measured.label, given, allowed, mib))
 
     def _found(self, scenario: Scenario) -> Found | None:
         if self._snapshot is not None:

@@ -28,10 +28,10 @@ class Choice(widgets.VBox):
             value=value,
             description=label,
             tooltip=help,
-            style={"description_width": "165px"},
             layout=widgets.Layout(width="auto", min_width="0"),
         )
         self.dropdown.add_class("sw-choice")  # an arrow in the theme's ink
+        self.dropdown.add_class("sw-over")
         super().__init__([self.dropdown], layout=widgets.Layout(width="100%", min_width="0"))
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -11,6 +12,7 @@ import ipywidgets as widgets
 from shardwise.core import catalogue
 from shardwise.core.config_text import read_config
 from shardwise.core.errors import ScenarioError
+from shardwise.core.hub_names import nearest_model, repository
 from shardwise.core.model import Model
 from shardwise.panels.controls import Choice, Number, _hint, _note
 
@@ -48,9 +50,9 @@ class ModelField(widgets.VBox):
             description="config.json",
             placeholder="paste a Hugging Face config.json here",
             continuous_update=False,
-            style={"description_width": "165px"},
-            layout=widgets.Layout(width="auto", height="140px", min_width="0"),
+            layout=widgets.Layout(width="auto", height="160px", min_width="0"),
         )
+        self.text.add_class("sw-over")
         self.upload = widgets.FileUpload(
             accept=".json", multiple=False, description="Upload a config.json",
             layout=widgets.Layout(width="auto"),
@@ -119,6 +121,8 @@ class ModelField(widgets.VBox):
         if self._loading or not text:
             return
         try:
+            if isinstance(text, str):
+                refuse_name(text)
             config = read_config(text)
             Model.from_config(config)
         except ScenarioError as problem:
@@ -136,3 +140,32 @@ class ModelField(widgets.VBox):
         self.source = source
         self.show_error("")
         self._changed()
+
+
+def refuse_name(text: str) -> None:
+    """Say what to do with a model's name or size where its config.json belongs.
+
+    Raises:
+        ScenarioError: a hub id, a page's address, a catalogue name or a size such as 7B.
+
+    >>> refuse_name("meta-llama/Meta-Llama-3-8B")
+    Traceback (most recent call last):
+        ...
+    shardwise.core.errors.ScenarioError: config.json is 'meta-llama/Meta-Llama-3-8B'; \
+allowed: the text of a model's config.json; this is a name, and nothing is downloaded: \
+the catalogue's nearest is 'llama-3-8b'.
+    """
+    typed = text.strip()
+    name = repository(typed) or (typed if typed in catalogue.model_names() else "")
+    if name:
+        near = nearest_model(name, catalogue.model_names())
+        there = f"the catalogue's nearest is {near!r}" if near else "copy the file's text here"
+        hint = f"this is a name, and nothing is downloaded: {there}"
+    elif _SIZE.fullmatch(typed):
+        hint = "for a size choose 'only the number of parameters'"
+    else:
+        return
+    raise ScenarioError("config.json", name or typed, "the text of a model's config.json", hint)
+
+
+_SIZE = re.compile(r"\d+([.,]\d+)?\s*[kKmMbBgGtT]?")

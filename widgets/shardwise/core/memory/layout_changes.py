@@ -151,4 +151,5 @@ def twice_nodes(scenario: Scenario) -> Changed | None:
     shard = None if group == scenario.shard else scenario.shard
     layout = replace(scenario.layout, data_parallel=None, shard=shard)
     changed = Scenario.of(scenario.model, bigger, scenario.training, layout, scenario.model_source)
-    return Changed(changed, str(now), str(2 * now), field=f"cluster.{name}")
+    cost = "Twice the GPUs to pay for, in the same node." if fills else ""
+    return Changed(changed, str(now), str(2 * now), cost=cost, field=f"cluster.{name}")

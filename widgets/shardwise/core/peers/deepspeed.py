@@ -91,7 +91,8 @@ def row(scenario: Scenario) -> PeerRow:
     rest = gpu - sum(parts.values())
     if rest:
         parts["sharded states"] = rest
-    setting = f"stage {stage}, {gpus} GPUs x {nodes} nodes, offload_optimizer="
+    there = f"{_several(gpus, 'GPU')} x {_several(nodes, 'node')}"
+    setting = f"stage {stage}, {there}, offload_optimizer="
     setting += f"{layout.offload_optimizer}" + (", zero_init" if stage == 3 else "")
     return PeerRow(
         PEER, VERSION, setting, float(gpu), parts, float(host), _LEAVES_OUT + _degrees(scenario),
@@ -112,3 +113,12 @@ def _defects(stage: int, offload: bool, nodes: int) -> tuple[str, ...]:
     if stage == 2 and not offload:
         return ("The documentation prints 4P + 16P/N; the code computes 2P + 18P/N.",)
     return ()
+
+
+def _several(count: int, name: str) -> str:
+    """A count with its noun.
+
+    >>> _several(1, "node"), _several(8, "GPU")
+    ('1 node', '8 GPUs')
+    """
+    return f"{count} {name}" if count == 1 else f"{count} {name}s"
