@@ -156,5 +156,5 @@ def jupyterlab(folder: Path, *options: str) -> Iterator[Server]:
         "--ServerApp.port_retries=0", "--allow-root", *options,
     ]  # fmt: skip
     log = ARTIFACTS / "logs" / "jupyterlab.log"
-    with running(command, f"{address}api", address, log) as server:
+    with running(command, f"{address}api", address, log, cwd=ROOT) as server:
         yield server

@@ -298,6 +298,7 @@ def test_the_explorer_works_in_jupyterlab(notebooks_in_lab: Server, page: Page) 
     """Run the cell: the same page in a notebook, and the address of JupyterLab is left alone."""
     page.goto(f"{notebooks_in_lab.address}lab/tree/explorer.ipynb?reset")
     page.locator(".jp-StatusBar-TextItem", has_text="| Idle").wait_for(timeout=60_000)
+    expect(page.get_by_text("official Jupyter news")).to_have_count(0)
     page.locator(".jp-Notebook .jp-CodeCell .jp-Editor").first.click()
     page.keyboard.press("Shift+Enter")
     expect(page.locator(DRAWN).first).to_be_visible(timeout=60_000)

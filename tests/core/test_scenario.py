@@ -108,7 +108,7 @@ BAD: list[tuple[str, dict[str, Any], str, str]] = [
     ("more TP than GPUs", {"layout": {"tensor_parallel": 16}}, "layout", "8 GPUs"),
     ("7 does not divide the heads", {"cluster": {"gpus_per_node": 7}, "layout": {"tensor_parallel": 7}}, "layout.tensor_parallel", "32 heads"),
     ("no heads to split", {"model": "mamba-130m", "layout": {"tensor_parallel": 2}}, "layout.tensor_parallel", "no attention heads"),
-    ("no experts to split", {"layout": {"expert_parallel": 2}}, "layout.expert_parallel", "none"),
+    ("no experts to split", {"layout": {"expert_parallel": 2}}, "layout.expert_parallel", "the model has no experts"),
     ("3 does not divide 8 experts", {"model": "mixtral-8x7b", "cluster": {"gpus_per_node": 6}, "layout": {"expert_parallel": 3}}, "layout.expert_parallel", "8 experts"),
     ("EP larger than DP", {"model": "mixtral-8x7b", "cluster": {"gpus_per_node": 4}, "layout": {"expert_parallel": 8}}, "layout.expert_parallel", "divisor"),
     ("an odd sequence", {"training": {"sequence_length": 4097}, "layout": {"context_parallel": 2}}, "layout.context_parallel", "4097"),

@@ -68,26 +68,32 @@ def exercise(name: str) -> Callable[[Answer], Answer]:
     return register
 
 
-def exact(name: str, got: Any, expected: Any, hint: str = "") -> Property:
+def exact(name: str, got: Any, expected: Any, hint: str = "", unit: str = "") -> Property:
     """Equal, to the last digit.
 
-    >>> exact("messages", 6, 6).ok
-    True
+    >>> exact("bytes sent", 882_176, 441_088, unit="B")
+    Property(name='bytes sent', ok=False, expected='441,088 B', got='882,176 B', hint='')
     """
-    return Property(name, bool(got == expected), str(expected), str(got), hint)
+    return Property(name, bool(got == expected), _said(expected, unit), _said(got, unit), hint)
 
 
-def at_most(name: str, got: float, limit: float, hint: str = "") -> Property:
+def at_most(name: str, got: float, limit: float, hint: str = "", unit: str = "") -> Property:
     """A number that exists and stays within a limit.
 
     >>> at_most("gradient error", 3e-8, 1e-5).ok, at_most("gradient error", float("nan"), 1).ok
     (True, False)
     """
-    return Property(name, bool(got <= limit), f"at most {_short(limit)}", _short(got), hint)
+    most = f"at most {_said(limit, unit)}"
+    return Property(name, bool(got <= limit), most, _said(got, unit), hint)
 
 
-def _short(value: float) -> str:
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+def _said(value: object, unit: str) -> str:
+    """A value as a check prints it: thousands set apart, its unit behind it."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or value != value:
+        return str(value)
+    small = isinstance(value, float) and abs(value) < 1000
+    text = f"{value:.3g}" if small else f"{value:,.0f}"
+    return f"{text} {unit}" if unit else text
 
 
 def check(name: str, result: Any = None) -> Report:

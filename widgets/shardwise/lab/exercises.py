@@ -29,7 +29,7 @@ def ring(answer: Sequence[Mapping[str, Any] | None]) -> Iterable[Property]:
         messages = 2 * (world - 1)
         yield exact(f"rank {rank} sends 2(N-1) messages", each["messages"], messages)
         size = messages * numbers * 4 // world
-        yield exact(f"rank {rank} sends 2(N-1)/N of the bytes", each["bytes"], size)
+        yield exact(f"rank {rank} sends 2(N-1)/N of the bytes", each["bytes"], size, unit="B")
 
 
 @exercise("L02.wider")
@@ -41,11 +41,12 @@ def wider(answer: Sequence[Mapping[str, int] | None]) -> Iterable[Property]:
     parameters = Model.from_config(dict(CONFIG, n_embd=128)).parameters
     got = answer[0] or {}
     hint = "build TinyGPT(wider) and add up its tensors"
-    yield exact("parameters", got.get("parameters"), 4 * parameters, hint)
-    yield exact("gradients", got.get("gradients"), 4 * parameters, "one a parameter, in fp32")
+    yield exact("parameters", got.get("parameters"), 4 * parameters, hint, "B")
+    yield exact("gradients", got.get("gradients"), 4 * parameters, "one a parameter, in fp32", "B")
     state = got.get("optimizer state") or 0
     off = abs(state - 8 * parameters)
-    yield at_most("optimizer state, off from 8 bytes a parameter", off, 4 * 100, "AdamW keeps two")
+    name = "optimizer state, off from 8 bytes a parameter"
+    yield at_most(name, off, 4 * 100, "AdamW keeps two", "B")
 
 
 @exercise("L04.uneven")
@@ -66,8 +67,8 @@ def traffic(answer: Sequence[Callable[[float, int], float | None]]) -> Iterable[
             got = function(size, ranks)
             expected = 2 * (ranks - 1) * size / ranks
             off = float("nan") if got is None else abs(got - expected)
-            title = f"{name}, {size} bytes over {ranks} ranks, off by"
-            yield at_most(title, off, 1e-6 * size, hint)
+            title = f"{name}, {size:,} bytes over {ranks} ranks, off by"
+            yield at_most(title, off, 1e-6 * size, hint, "B")
 
 
 @exercise("L06.wrap")
@@ -79,7 +80,7 @@ def wrap(answer: Sequence[Mapping[str, int]]) -> Iterable[Property]:
         "parameters a rank holds", got["parameters"], 8 * 256 * 256 // 4, "shard every layer"
     )
     hint = "smaller units: less is gathered at a time"
-    yield at_most("bytes a step adds", got["on_top"], 12 * layer, hint)
+    yield at_most("bytes a step adds", got["on_top"], 12 * layer, hint, "B")
     yield at_most("all-gathers", got["gathers"], 10, "larger units: fewer are gathered")
 
 
@@ -90,7 +91,7 @@ def plan(answer: Sequence[Mapping[str, float] | None]) -> Iterable[Property]:
         got = each or {}
         half = (4 * 64 * 64 + 2 * 64 * 256) // 2
         hint = "query, key and value by columns, out by rows"
-        yield exact(f"rank {rank} holds", got.get("parameters"), half, hint)
+        yield exact(f"rank {rank} holds", got.get("parameters"), half, hint, "parameters")
         hint = "one for attention, one for the MLP"
         yield exact(f"rank {rank}: all-reduces forward", got.get("all_reduces"), 2, hint)
         error = got.get("error", float("nan"))
@@ -140,7 +141,7 @@ def placement(answer: Mapping[str, Any]) -> Iterable[Property]:
     hint = "neighbors in rank are the last axis: who sends the most?"
     yield Property("no order sends less between nodes", right, "the best order", str(axes), hint)
     hint = "a member sends to the next of its group, the last one to the first"
-    yield exact("its bytes between nodes", answer["crossing"], every.get(axes), hint)
+    yield exact("its bytes between nodes", answer["crossing"], every.get(axes), hint, "B")
 
 
 @exercise("L12.mesh")
@@ -149,7 +150,7 @@ def mesh(answer: Sequence[Mapping[str, float] | None]) -> Iterable[Property]:
     for rank, each in enumerate(answer):
         got = each or {}
         hint = "FSDP over 4 of the half that tensor parallelism leaves"
-        yield exact(f"rank {rank} holds", got.get("parameters"), 4_096 // 8, hint)
+        yield exact(f"rank {rank} holds", got.get("parameters"), 4_096 // 8, hint, "parameters")
         error = got.get("error", float("nan"))
         yield at_most(f"rank {rank}: gradient error", error, 1e-5, "a quarter of the batch each")
 
@@ -203,7 +204,7 @@ def budget(answer: Sequence[Mapping[str, int] | None]) -> Iterable[Property]:
     """Saved activations within two million bytes, with the fewest layers computed twice."""
     got = answer[0] or {}
     hint = "checkpoint one more layer"
-    yield at_most("bytes kept for backward", got.get("bytes", float("nan")), 2_000_000, hint)
+    yield at_most("bytes kept for backward", got.get("bytes", float("nan")), 2_000_000, hint, "B")
     # 4.6 MB plain, about 1 MB a layer, whose 65,536-byte input stays: two layers leave 2.6 MB.
     hint = "4 layers forward and each checkpointed one again; is there one too many?"
     yield exact("layers computed", got.get("layers_run"), 4 + 3, hint)
