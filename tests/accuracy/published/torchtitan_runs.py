@@ -6,7 +6,10 @@ Settings of the runs of December 2024 (benchmarks/llama3_h100_202412_torchtitan.
 fp32 shards, bf16 compute and fp32 reduction, AdamW fused, each block compiled, the loss not yet
 (train.py of that time: "compiling loss function causes CUDA errors, turning off for now"), which
 is also why later versions were seen to need much less (pytorch/torchtitan#1344). Float8 linear
-layers keep what bf16 ones keep; their all-gather in float8 (half a gathered block) is not counted.
+layers keep what bf16 ones keep. The tables say "Float8", not whether weights are gathered in it
+(`enable_fsdp_float8_all_gather`, off by default): they are taken as gathered in bf16. MXFP8 layers
+keep their bf16 input too (torchao/prototype/mx_formats/mx_linear.py, `mx_mm`: `save_for_backward(
+input_hp, weight_hp)`), and their `torch.mm` of MXTensors is `aten.mm` to checkpointing by operator.
 Runs of 2025 compile the loss (components/loss.py), those of 2026 chunk it; both checkpoint by
 operator by default. With pipelines nothing is resharded; the number of micro-batches is not stated:
 torchtitan's default is one a stage. Async tensor parallelism gathers inputs again.

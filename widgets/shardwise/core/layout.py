@@ -35,6 +35,8 @@ class Layout:
     made; `context_exchange` is how context ranks meet: keys and values in a ring (p2p) or heads for
     sequence by all-to-all (a2a). `regather_inputs`: sequence parallelism gathers a linear layer's
     input again in backward instead of keeping it whole (None: as the model code does it).
+    `float8_all_gather`: FSDP2 gathers the blocks' linear layers in fp8, half of 16 bits
+    (torchtitan's `enable_fsdp_float8_all_gather`).
     `layers_per_stage` has one number a stage, or one a virtual stage in the model's order: stage i
     of p has the i-th, the (p + i)-th and so on (Megatron-LM's `--pipeline-model-parallel-layout`).
     """
@@ -61,6 +63,7 @@ class Layout:
     gradient_accumulation_fusion: bool = True
     context_exchange: str = "p2p"
     regather_inputs: bool | None = None
+    float8_all_gather: bool = False
 
     @property
     def overlaps(self) -> bool:
@@ -172,6 +175,7 @@ class Layout:
             expert_tensor_parallel=_optional(given, "expert_tensor_parallel"),
             gradient_accumulation_fusion=_flag(given, "gradient_accumulation_fusion", True),
             regather_inputs=_undecided(given, "regather_inputs"),
+            float8_all_gather=_flag(given, "float8_all_gather", False),
             context_exchange=_choice(given, "context_exchange", "p2p", CONTEXT_EXCHANGES),
         )
         check_layout(layout)

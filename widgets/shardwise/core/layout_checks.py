@@ -19,6 +19,13 @@ def check_layout(layout: Layout) -> None:
     """
     if layout.sequence_parallel and layout.tensor_parallel == 1:
         raise ScenarioError("layout.sequence_parallel", True, "False when tensor_parallel is 1")
+    if layout.float8_all_gather and layout.engine != "fsdp2":
+        raise ScenarioError(
+            "layout.float8_all_gather",
+            True,
+            f"False with engine {layout.engine}",
+            "torchao's fp8 weights are gathered by FSDP2's own hook: choose fsdp2",
+        )
     _check_stages(layout)
     _check_offload(layout)
 

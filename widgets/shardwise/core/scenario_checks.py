@@ -20,6 +20,7 @@ def check_scenario(scenario: Scenario) -> None:
         ScenarioError: names the field that would have to change.
     """
     check_precision(scenario)
+    check_float8(scenario)
     check_divisors(scenario)
     check_routing(scenario)
     check_pipeline(scenario)
@@ -40,6 +41,21 @@ def check_precision(scenario: Scenario) -> None:
             precision.key,
             f"a policy without bf16: {gpu.name} has none (it needs compute capability 8.0)",
             "choose mixed-16, which is fp16 with loss scaling on this card",
+        )
+
+
+def check_float8(scenario: Scenario) -> None:
+    """Refuse fp8 all-gathers on cards without fp8.
+
+    Raises:
+        ScenarioError: torchtitan asks for compute capability 8.9 (components/quantization).
+    """
+    gpu = scenario.cluster.gpu
+    if scenario.layout.float8_all_gather and not gpu.peak("fp8"):
+        raise ScenarioError(
+            "layout.float8_all_gather",
+            True,
+            f"False: {gpu.name} has no fp8 (it needs compute capability 8.9)",
         )
 
 

@@ -129,6 +129,7 @@ def layout_for(
             pipeline_parallel=pipeline,
             layers_per_stage=layers_per_stage,
             offload_optimizer="cpu" if strategy.endswith("offload") else "none",
+            float8_all_gather=scenario.layout.float8_all_gather,
         )
     stage = {"ddp": 0, "zero-1": 1, "zero-2": 2, "zero-3": 3, "offload": 3}[strategy]
     offload = "cpu" if strategy == "offload" else "none"
@@ -150,6 +151,7 @@ def layout_for(
         zero_stage=stage,
         offload_optimizer=offload,
         gradient_as_bucket_view=view and engine in ("ddp", "zero-redundancy"),
+        float8_all_gather=scenario.layout.float8_all_gather and engine == "fsdp2",
     )
 
 

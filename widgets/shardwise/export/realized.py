@@ -78,6 +78,8 @@ def _layout(layout: Layout, notes: list[str]) -> Layout:
             "layout.offload.optimizer", "cpu", f"none with ZeRO stage {layout.zero_stage} in torch"
         )
     engine = {0: "ddp", 1: "zero-redundancy", 2: "fsdp2", 3: "fsdp2"}[layout.zero_stage]
+    if layout.float8_all_gather:
+        notes.append("Weights are gathered in 16 bits: fp8 needs torchao's linear layers.")
     if engine != layout.engine:
         notes.append(f"The layout's engine is {layout.engine}; torch's own is {engine}.")
     return Layout(

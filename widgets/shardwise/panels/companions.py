@@ -27,10 +27,12 @@ def brought_along(path: str, values: Mapping[str, object], before: Cluster) -> d
         return _with_cluster(path, values, before)
     if path == "layout.engine":
         stages = ZERO_STAGES[str(values[path])]
-        return {} if values["layout.zero_stage"] in stages else {"layout.zero_stage": stages[-1]}
+        stage = {} if values["layout.zero_stage"] in stages else {"layout.zero_stage": stages[-1]}
+        return stage | _without_float8(str(values[path]), values)
     if path == "layout.zero_stage":
         fits = values[path] in ZERO_STAGES[str(values["layout.engine"])]
-        return {} if fits else {"layout.engine": _ENGINE_OF_STAGE[int(str(values[path]))]}
+        engine = _ENGINE_OF_STAGE[int(str(values[path]))]
+        return {} if fits else {"layout.engine": engine} | _without_float8(engine, values)
     interleaved = values.get("layout.schedule") == "interleaved"
     several = values.get("layout.virtual_stages") != 1
     if path == "layout.schedule" and several != interleaved:
@@ -38,6 +40,12 @@ def brought_along(path: str, values: Mapping[str, object], before: Cluster) -> d
     if path == "layout.virtual_stages" and several != interleaved:
         return {"layout.schedule": "interleaved" if several else "1f1b"}
     return {}
+
+
+def _without_float8(engine: str, values: Mapping[str, object]) -> dict[str, object]:
+    """Only FSDP2 gathers in fp8."""
+    gathers = engine != "fsdp2" and values.get("layout.float8_all_gather")
+    return {"layout.float8_all_gather": False} if gathers else {}
 
 
 def _with_cluster(path: str, values: Mapping[str, object], before: Cluster) -> dict[str, object]:

@@ -99,6 +99,7 @@ def layout_group() -> Group:
         ),
         "layout.offload_optimizer": Choice("Offload optimizer", same(OFFLOADS), "none"),
         "layout.offload_parameters": Choice("Offload parameters", same(OFFLOADS), "none"),
+        "layout.float8_all_gather": Flag("FSDP2: all-gather linear layers in fp8", False),
         "layout.gradient_as_bucket_view": Flag("DDP: gradient_as_bucket_view", False),
     }  # fmt: skip
     return Group("Your layout", controls)

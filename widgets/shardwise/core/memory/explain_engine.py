@@ -56,7 +56,7 @@ def _units(
     element, largest = gathered_element(precision), max(stage.weights[:-1], default=0)
     units = stage_units(stage, layout, scenario.shard, element)
     whole = whole_bytes(stage, layout, precision, units)
-    if stage.frozen:
+    if stage.frozen or layout.float8_all_gather:
         root, blocks = stage.weights[-1], layers - units.gathered_root
         of_blocks = sum(units.gathered) if whole else blocks
         terms = [f"{units.gathered_root:,.0f} B of the root", f"{of_blocks:,.0f} B of blocks"]

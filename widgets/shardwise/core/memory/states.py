@@ -138,15 +138,20 @@ def stage_units(stage: Stage, layout: Layout, shard: int, element: float) -> Uni
     (`torch/distributed/fsdp/_fully_shard/_fsdp_param.py`, `_init_sharded_param`).
     """
     known: dict[int, tuple[int, float, int]] = {}  # equal blocks share one tuple of tensors
+    spared: dict[int, float] = {}
     rows = []
     for tensors in stage.unit_tensors:
         if id(tensors) not in known:
             known[id(tensors)] = _unit(tensors, layout, shard)
+            spared[id(tensors)] = float8_spares(tensors, layout, shard, element)
         rows.append(known[id(tensors)])
     root, root_share, _ = _unit(stage.root_tensors, layout, shard)
     blocks, shares, feed_forward = zip(*rows, strict=True) if rows else ((), (), ())
     together = flattened_together(stage, layout)
-    gathered = tuple(element * unit for unit in blocks)
+    gathered = tuple(
+        element * unit - spared[id(tensors)]
+        for unit, tensors in zip(blocks, stage.unit_tensors, strict=True)
+    )
     gathered_root = element * root
     if stage.frozen:
         also = [
@@ -160,6 +165,27 @@ def stage_units(stage: Stage, layout: Layout, shard: int, element: float) -> Uni
         shares = tuple(own + more / shard for own, more in zip(shares, together, strict=True))
         feed_forward = tuple(map(sum, zip(feed_forward, together, strict=True)))
     return Units(blocks, shares, feed_forward, root, root_share, gathered, gathered_root)
+
+
+def float8_spares(
+    tensors: tuple[TensorClass, ...], layout: Layout, shard: int, element: float
+) -> float:
+    """Bytes of a gathered block that fp8 spares: its linear layers have 1 byte an element.
+
+    torchao casts each shard before the all-gather and hands the gathered bytes on as the weight
+    (torchao/float8/fsdp_utils.py, `fsdp_pre_all_gather` and `fsdp_post_all_gather` of
+    `WeightWithDynamicFloat8CastTensor`); torchtitan swaps the blocks' `nn.Linear` layers, not
+    embedding, norms, head, routers and grouped experts (components/quantization/float8.py).
+    Gradients stay in the compute type.
+
+    >>> projection = TensorClass((4096, 4096), "attention", False, 1)
+    >>> float8_spares((projection,), Layout(float8_all_gather=True), 8, 2) / 4096**2
+    1.0
+    """
+    if not layout.float8_all_gather:
+        return 0.0
+    linear = tuple(t for t in tensors if len(t.shape) > 1 and t.part in ("attention", "mlp"))
+    return (element - 1) * _unit(linear, layout, shard)[0]
 
 
 def _frozen_gathered(
