@@ -21,7 +21,7 @@ BOUNDS = {
     ("megatron_golden", "peak_allocated"): (0.015, 0.105, 0.02),
     ("torchtitan_runs", "peak_reserved"): (0.015, 0.1, 0.1),
     ("torchtune", "peak_allocated"): (0.04, 0.1, 0.0),
-    ("litgpt", "peak_allocated"): (0.035, 0.045, 0.0),
+    ("litgpt", "peak_allocated"): (0.02, 0.045, 0.0),
     ("ultrascale", "peak_reserved"): (0.08, 1.5, 0.17),
     ("bigscience", "device"): (0.045, 0.17, 0.05),
 }

@@ -4,8 +4,9 @@ Meter: `torch.cuda.max_memory_allocated` / 1e9, so allocated and in GB; rows wit
 Settings: bf16-true, AdamW, nothing recomputed; the peak is set by the micro-batch with the longest
 sample, whose length the tables of 2023 name (Alpaca: 1044 to 1304 tokens). litgpt's Llama has one
 projection for q, k and v, glues rotated parts by `cat` and writes RMSNorm out in fp32
-(litgpt/model.py): what transformers' Phi-3 does, so its shapes stand for it. LoRA drops 5 % of its
-inputs (litgpt/finetune/lora.py).
+(litgpt/model.py): what transformers' Phi-3 does, so its shapes stand for it. Its Phi has one
+projection too and a GELU that is one operator, as transformers' GPT-NeoX has (but one norm a block
+and not two). LoRA drops 5 % of its inputs (litgpt/finetune/lora.py).
 """
 
 from __future__ import annotations
@@ -24,8 +25,16 @@ GB = 10**9
 
 
 def model_of(row: Mapping[str, str]) -> object:
-    """The catalogue's model, a Llama written as litgpt writes it."""
+    """The catalogue's model, a Llama and a Phi written as litgpt writes them."""
     model = load_model(row["model"])
+    if row["model"].startswith("phi-1"):
+        shape = model.block_groups[0][0]
+        return {
+            "model_type": "gpt_neox", "hidden_size": shape.hidden,
+            "num_hidden_layers": model.layers, "num_attention_heads": shape.heads,
+            "intermediate_size": shape.intermediate, "vocab_size": model.vocabulary,
+            "rotary_pct": 0.5, "hidden_act": "gelu_pytorch_tanh",
+        }  # fmt: skip
     if not row["model"].startswith("llama"):
         return row["model"]
     shape = model.block_groups[0][0]
