@@ -14,8 +14,19 @@ from typing import Any
 
 MODELS = Path(__file__).parents[2] / "data" / "models"
 # Left out: two-tower models whose config nests (gemma-3-4b, llama-4), Whisper (no token ids go into
-# its encoder), Mamba (its scan runs as a Python loop over the sequence).
+# its encoder), Mamba (its scan is a loop over the tokens in Python; `recurrent` draws it short).
 _LEFT_OUT = ("gemma-3-4b", "gemma-3-12b", "gemma-3-27b", "llama-4", "whisper", "mamba")
+# Families that came after the first three sets were drawn.
+_LATER = (
+    "bamba",
+    "falcon-h1",
+    "falcon-mamba",
+    "granite",
+    "jamba",
+    "lfm2",
+    "nemotron",
+    "qwen3-next",
+)
 # Positions are looked up in a table, or the scores' bias grows with the square of the length.
 _LONGEST = {
     "gpt2": 1024, "opt": 2048, "bert": 512, "roberta": 512, "xlm-roberta": 512, "gptj": 2048,
@@ -32,7 +43,7 @@ def models() -> dict[str, dict[str, Any]]:
     """Every catalogue model that the tracer can run, with its config."""
     found = {}
     for path in sorted(MODELS.glob("*.json")):
-        if not path.stem.startswith(_LEFT_OUT):
+        if not path.stem.startswith(_LEFT_OUT + _LATER):
             found[path.stem] = json.loads(path.read_text(encoding="utf-8"))
     return found
 
@@ -139,4 +150,40 @@ def _axes(draw: Random, config: Mapping[str, Any], arguments: Case) -> Case:
     return {}
 
 
-BLIND: dict[str, Case] = blind(2026, 48) | wider(7, 100) | wider(11, 60)
+# The scan is a loop over the tokens in Python: short sequences, so that a trace takes seconds.
+_LOOPED = ("mamba-130m", "mamba-2.8b", "falcon-mamba", "jamba")
+
+
+def recurrent(seed: int, count: int) -> dict[str, Case]:
+    """`count` draws: two of three from state-space, linear-attention and hybrid families."""
+    draw, found = Random(seed), {}
+    later = {}
+    for path in sorted(MODELS.glob("*.json")):
+        if path.stem.startswith((*_LATER, "mamba")):
+            later[path.stem] = json.loads(path.read_text(encoding="utf-8"))
+    earlier = models()
+    for number in range(1, count + 1):
+        known = later if draw.random() < 2 / 3 else earlier
+        model = draw.choice(list(known))
+        arguments = _arguments(draw, known[model])
+        if arguments["attention"] == "math":
+            arguments["attention"] = "flash"
+        looped = model.startswith(_LOOPED)
+        shortest = (32, 50, 64, 100) if looped else (300, 512, 1000, 1024, 2048, 4096)
+        length = min(draw.choice(shortest), _LONGEST.get(known[model]["model_type"], 4096))
+        arguments |= {"sequence_length": length, "micro_batches": draw.choice((1, 1, 2))}
+        layers = draw.choice((2, 3)) if looped else draw.choice((2, 4, 6))
+        if model.startswith("jamba"):
+            layers = 5  # the fifth attends
+        fused = arguments["optimizer_implementation"] == "fused"
+        if fused and arguments["engine"] == "fsdp2" and arguments["optimizer"] != "adamw":
+            continue
+        words = [f"{key}={value}" for key, value in arguments.items()]
+        name = f"blind {seed}-{number:02d} {model} layers={layers} {' '.join(words)}"
+        found[name] = {
+            "model": model, "layers": layers, "arguments": arguments, "set": f"blind {seed}",
+        }  # fmt: skip
+    return found
+
+
+BLIND: dict[str, Case] = blind(2026, 48) | wider(7, 100) | wider(11, 60) | recurrent(31, 54)

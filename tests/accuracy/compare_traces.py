@@ -105,6 +105,8 @@ def _config(model: str, layers: int | str) -> dict[str, Any]:
             config[field] = layers
     if isinstance(config.get("layer_types"), list):
         config["layer_types"] = config["layer_types"][:layers]
+    if "hybrid_override_pattern" in config:
+        config["hybrid_override_pattern"] = config["hybrid_override_pattern"][:layers]
     return config
 
 

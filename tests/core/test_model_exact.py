@@ -56,6 +56,16 @@ FAMILY_MODELS = {
     "whisper-large-v3",
     "vit-base",
     "mamba-130m",
+    "falcon-mamba-7b",
+    "mamba-codestral-7b",
+    "jamba-mini",
+    "bamba-9b",
+    "granite-4.0-h-micro",
+    "granite-4.0-h-tiny",
+    "nemotron-h-8b",
+    "falcon-h1-7b",
+    "lfm2-1.2b",
+    "qwen3-next-80b-a3b",
     "llama-4-scout",
     "llama-4-maverick",
 }
@@ -82,6 +92,8 @@ def shallow(config: Mapping[str, Any], layers: int = 4) -> dict[str, Any]:
         for field in ("layer_types", "no_rope_layers"):
             if part.get(field):
                 part[field] = part[field][:layers]
+        if part.get("hybrid_override_pattern"):
+            part["hybrid_override_pattern"] = "M-*E"[:layers]
         if part.get("moe_layers"):
             part["moe_layers"] = [i for i in part["moe_layers"] if i < layers]
     return small
@@ -167,6 +179,17 @@ CLASSES = [
     ("whisper-large-v3", "WhisperModel"),
     ("vit-base", "ViTModel"),
     ("mamba-130m", "MambaModel"),
+    ("falcon-mamba-7b", "FalconMambaModel"),
+    ("mamba-codestral-7b", "Mamba2Model"),
+    ("jamba-mini", "JambaModel"),
+    ("jamba-mini", "JambaForSequenceClassification"),
+    ("bamba-9b", "BambaModel"),
+    ("granite-4.0-h-tiny", "GraniteMoeHybridModel"),
+    ("nemotron-h-8b", "NemotronHModel"),
+    ("falcon-h1-7b", "FalconH1Model"),
+    ("lfm2-1.2b", "Lfm2Model"),
+    ("qwen3-next-80b-a3b", "Qwen3NextModel"),
+    ("qwen3-next-80b-a3b", "Qwen3NextForTokenClassification"),
 ]
 
 
@@ -218,6 +241,23 @@ VARIATIONS: list[tuple[str, dict[str, Any]]] = [
     ("vit-base", {"image_size": [224, 224], "patch_size": 32}),
     ("mamba-130m", {"use_bias": True, "use_conv_bias": False, "tie_word_embeddings": False}),
     ("mamba-130m", {"intermediate_size": 2048}),
+    ("falcon-mamba-7b", {"use_bias": True, "time_step_rank": "auto"}),
+    ("mamba-codestral-7b", {"use_bias": True, "use_conv_bias": False, "n_groups": 4}),
+    ("jamba-mini", {"attn_layer_period": 2, "attn_layer_offset": 1, "mamba_proj_bias": True}),
+    ("jamba-mini", {"num_experts": 1, "num_experts_per_tok": 1, "mamba_conv_bias": False}),
+    ("bamba-9b", {"attn_layer_indices": [1, 3], "attention_bias": True, "mlp_bias": True}),
+    ("bamba-9b", {"mamba_proj_bias": True, "mamba_conv_bias": False, "mamba_d_head": "auto"}),
+    ("granite-4.0-h-tiny", {"layer_types": ["linear_attention", "full_attention"] * 2}),
+    ("granite-4.0-h-tiny", {"layer_types": None, "attention_bias": True}),
+    ("nemotron-h-8b", {"use_bias": True, "mlp_bias": True, "moe_latent_size": 512}),
+    ("nemotron-h-8b", {"hybrid_override_pattern": "ME*-", "n_routed_experts": 4}),
+    ("falcon-h1-7b", {"mamba_rms_norm": True, "projectors_bias": True}),
+    ("falcon-h1-7b", {"mamba_d_ssm": None, "mamba_n_heads": 48, "mamba_proj_bias": True}),
+    ("lfm2-1.2b", {"full_attn_idxs": None, "conv_bias": True}),
+    ("lfm2-1.2b", {"block_ffn_dim_multiplier": 1.3, "tie_embedding": False}),
+    ("lfm2-1.2b", {"block_auto_adjust_ff_dim": False, "layer_types": ["conv"] * 4}),
+    ("qwen3-next-80b-a3b", {"mlp_only_layers": [1], "attention_bias": True}),
+    ("qwen3-next-80b-a3b", {"full_attention_interval": 2, "decoder_sparse_step": 2}),
 ]
 
 
@@ -243,10 +283,14 @@ ASKED_FOR = {
     "d_model",
     "n_embed",
     "num_experts_per_tok",
+    "num_local_experts",
     "num_attention_heads",
     "num_key_value_heads",
     "encoder_attention_heads",
     "decoder_attention_heads",
+    "mamba_n_heads",
+    "mamba_d_ssm",
+    "hybrid_override_pattern",
 }
 SPELLED_TWICE = {("mamba-130m", "hidden_size"), ("mamba-130m", "num_hidden_layers")}
 

@@ -26,6 +26,7 @@ SPELLINGS: dict[str, tuple[str, ...]] = {
     ),
     "num_experts_per_tok": ("num_experts_per_tok", "moe_top_k", "num_experts_per_token"),
     "head_dim": ("head_dim", "d_kv"),
+    "tie_word_embeddings": ("tie_word_embeddings", "tie_embedding"),
     "hidden_act": ("hidden_act", "hidden_activation", "activation_function", "activation"),
     "dropout": (
         "hidden_dropout_prob",

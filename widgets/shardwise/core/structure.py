@@ -48,7 +48,9 @@ class BlockShape:
     `router_in_fp32` scores experts in fp32 (DeepSeek); `shared_gate` scales the shared expert's
     result (Qwen); `sinks` is gpt-oss: one sink a head, clamped experts;
     `softmax_in_fp32` is False where eager attention keeps 16 bits (GPT-2, BERT, T5);
-    `embedding_dropout` is False where none follows the embedding (OPT).
+    `embedding_dropout` is False where none follows the embedding (OPT); `fp32_stream`: the residual
+    stream is fp32 whatever the weights are (Mamba); `recorded` names the layer in
+    `data/layers/layers.json` whose record says what it saves (`memory/recorded.py`), "" for none.
     """
 
     hidden: int
@@ -94,6 +96,8 @@ class BlockShape:
     softmax_in_fp32: bool = True
     embedding_dropout: bool = True
     mixer: StateSpace | None = None
+    fp32_stream: bool = False
+    recorded: str = ""
 
     @property
     def branches(self) -> int:

@@ -7,16 +7,21 @@ from functools import cache
 from typing import Any
 
 from shardwise.core.architectures import (
+    bamba,
     bert,
     deepseek,
     falcon,
     gemma3,
     gpt_like,
+    jamba,
+    lfm2,
     llama4,
     llama_like,
     mamba,
     mixture,
+    nemotron,
     opt,
+    qwen3_next,
     t5,
     unknown,
     vit,
@@ -42,6 +47,11 @@ _MODULES = (
     whisper,
     vit,
     mamba,
+    jamba,
+    bamba,
+    nemotron,
+    lfm2,
+    qwen3_next,
 )
 _DTYPES = ("float32", "bfloat16", "float16", "float64", "float8_e4m3fn", "float8_e5m2")
 

@@ -18,6 +18,13 @@ from shardwise.core.memory.operators.experts import routed_experts
 from shardwise.core.memory.operators.frozen import without_weights
 from shardwise.core.memory.operators.mlp import mlp_widths
 from shardwise.core.memory.operators.norms import norms
+from shardwise.core.memory.operators.recorded import (
+    Layer,
+    bytes_of,
+    counts_of,
+    labelled,
+    recorded_layer,
+)
 from shardwise.core.memory.operators.run import Kernel, Tokens
 from shardwise.core.memory.operators.state_space import mixer
 from shardwise.core.structure import BlockShape
@@ -42,6 +49,8 @@ def block_saved(shape: BlockShape, tokens: Tokens, kernel: Kernel) -> Saved:
     splits them too (Korthikanti et al. 2022, equations 2 and 4: sbh(10 + 24/t + 5as/ht), and
     everything over t).
     """
+    if shape.recorded and (layer := recorded_layer(shape, kernel)) is not None:
+        return _recorded(layer, shape, tokens, kernel)
     outside = kernel.tensor if kernel.sequence_parallel else 1
     rows = kernel.element_bytes * tokens.count
     operators: dict[str, float] = {"norms": norms(shape, tokens, kernel) / outside}
@@ -76,6 +85,16 @@ def block_saved(shape: BlockShape, tokens: Tokens, kernel: Kernel) -> Saved:
     kept = tuple((name, size) for name, size in operators.items() if there(size))
     entering = kernel.residual * tokens.count * shape.hidden / outside
     return Saved(kept, scores, entering, sum(operators.values()))
+
+
+def _recorded(layer: Layer, shape: BlockShape, tokens: Tokens, kernel: Kernel) -> Saved:
+    """What a recorded layer saves, by what its bytes grow with."""
+    counts = counts_of(shape, tokens)
+    operators = labelled(layer.saved, counts)
+    scores = sum(size for name, size in operators if name == "attention scores")
+    stream = 4 if shape.fp32_stream else kernel.residual
+    entering = stream * tokens.count * shape.hidden
+    return Saved(operators, scores, entering, bytes_of(layer.saved, counts))
 
 
 def _feed_forward(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from shardwise.core.memory.estimate import estimate
 from shardwise.core.memory.kernel import gathers_again
 from shardwise.core.memory.megatron import runs_megatron
-from shardwise.core.memory.operators.state_space import scan_counted
+from shardwise.core.memory.recorded import leaves_out_activations
 from shardwise.core.memory.reserve import COMMUNICATOR_BYTES, CONTEXT_BYTES, FRAGMENTATION
 from shardwise.core.routing import routing_matters, with_skewed_routing
 from shardwise.core.scenario import Scenario
@@ -25,6 +25,7 @@ def assumptions_of(scenario: Scenario) -> tuple[str, ...]:
     return (
         *scenario.model.assumptions,
         *_code(scenario),
+        *_mixers(scenario),
         *_fsdp(scenario),
         *_axes(scenario),
         *_routing(scenario),
@@ -241,6 +242,19 @@ def _frozen(scenario: Scenario) -> list[str]:
     return lines
 
 
+def _mixers(scenario: Scenario) -> list[str]:
+    """What a state-space model's code is taken to be."""
+    groups = scenario.model.block_groups
+    if scenario.training.model_code != "transformers" or leaves_out_activations(scenario):
+        return []
+    if not any(shape.recorded for shape, _ in groups):
+        return []
+    return [
+        "State-space and linear-attention layers run transformers' own code without mamba_ssm, "
+        "causal_conv1d or fla: with those kernels they save less."
+    ]
+
+
 def not_modelled_in(scenario: Scenario) -> tuple[str, ...]:
     """One sentence for each term that a real run may have and the estimate leaves out."""
     lines = [
@@ -250,8 +264,7 @@ def not_modelled_in(scenario: Scenario) -> tuple[str, ...]:
         "Validation passes, checkpoints gathered on one rank, data-loader memory.",
     ]
     groups = scenario.model.block_groups
-    code = scenario.training.model_code
-    if any(not scan_counted(shape, code) for shape, _ in groups):
+    if leaves_out_activations(scenario):
         lines.append(
             "The state-space scan's own activations, which can be the largest part of all: only "
             "norms and projections count, so the real peak is higher (traced: nearly three times "

@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import lru_cache
 
 from shardwise.core.memory.host import host_bytes_per_node
-from shardwise.core.memory.operators.state_space import scan_counted
 from shardwise.core.memory.phases import stage_phases
 from shardwise.core.memory.pools import stranded_bytes
+from shardwise.core.memory.recorded import leaves_out_activations
 from shardwise.core.memory.report import MemoryReport, StageReport
 from shardwise.core.memory.reserve import device_bytes, verdict, with_cached
 from shardwise.core.memory.stages import stages_of
@@ -49,12 +49,6 @@ def _estimated(scenario: Scenario) -> MemoryReport:
         host_bytes_per_node=host_bytes_per_node(scenario, stages),
         verdict=verdict(needed, usable, scenario.model.known, not leaves_out_activations(scenario)),
     )
-
-
-def leaves_out_activations(scenario: Scenario) -> bool:
-    """Whether blocks save more for backward than is counted: the scan of a state-space model."""
-    code = scenario.training.model_code
-    return any(not scan_counted(shape, code) for shape, _ in scenario.model.block_groups)
 
 
 def _stage_report(scenario: Scenario, index: int) -> StageReport:

@@ -14,8 +14,10 @@ from shardwise.core.memory.moments import adapter_forward, adapter_in_forward, b
 from shardwise.core.memory.operators.attention import mask_bytes
 from shardwise.core.memory.operators.frozen import held_inputs
 from shardwise.core.memory.operators.per_op import kept_results
+from shardwise.core.memory.operators.recorded import recorded_layer
 from shardwise.core.memory.operators.run import Kernel, Tokens
 from shardwise.core.memory.outside import final_norm_backward, outside_saved
+from shardwise.core.memory.recorded import recorded_memory
 from shardwise.core.memory.stages import Stage
 from shardwise.core.memory.unneeded import unneeded_at_the_start
 from shardwise.core.memory.walk import Walk, walk_of
@@ -114,6 +116,8 @@ def block_memory(shape: BlockShape, tokens: Tokens, kernel: Kernel, kind: str) -
 
 def _block_memory(shape: BlockShape, tokens: Tokens, kernel: Kernel, kind: str) -> BlockMemory:
     """A checkpoint holds the block's input, which transformers' fp32 RMSNorm does not save."""
+    if shape.recorded and (layer := recorded_layer(shape, kernel)) is not None:
+        return recorded_memory(layer, shape, tokens, block_saved(shape, tokens, kernel), kind)
     held = 0.0
     if kind == "full" and kernel.frozen is not None:
         # int8 layers' first inputs stay; those of the recomputation go with its graph.

@@ -61,6 +61,7 @@ def _kernel(
         expert_load=load,
         context_a2a=layout.context_parallel > 1 and layout.context_exchange == "a2a",
         output_copied=model_code == "megatron" and attention == "flash" and copies_output,
+        fp32_buffers=precision.parameter_bytes == 4 > precision.compute_bytes,
     )
 
 

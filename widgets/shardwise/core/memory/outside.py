@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 from shardwise.core.memory.operators.norms import norm_backward, norm_bytes
 from shardwise.core.memory.operators.run import Kernel, Tokens
 from shardwise.core.memory.stages import Stage
 from shardwise.core.scenario import Scenario
+from shardwise.core.structure import BlockShape
 
 
 class Outside(NamedTuple):
@@ -65,6 +67,7 @@ def outside_saved(stage: Stage, tokens: Tokens, kernel: Kernel, vocabulary: int)
     if not kernel.followed or not stage.blocks:
         return Outside(0.0, 0.0)
     first, last = stage.blocks[0][0], stage.blocks[-1][0]
+    stream = stream_kernel(last, kernel)
     count, early, late, shared, decoder = tokens.count, 0.0, 0.0, 0.0, 0.0
     if kernel.frozen is not None and not kernel.frozen.flows:
         return Outside(0.0, _head_alone(stage, tokens, kernel, vocabulary))
@@ -82,7 +85,7 @@ def outside_saved(stage: Stage, tokens: Tokens, kernel: Kernel, vocabulary: int)
             early += (1 + result) * count * first.hidden
         shared, decoder = _position_bias(stage, tokens, kernel)
     if stage.has_head:
-        late = norm_bytes(last, count, last.hidden, kernel)
+        late = norm_bytes(last, count, last.hidden, stream)
         trains_head = kernel.frozen is None or "head" in kernel.frozen.trained
         reads = kernel.element_bytes * last.hidden if vocabulary and trains_head else 0
         late += count * (reads + 8)
@@ -94,6 +97,13 @@ def outside_saved(stage: Stage, tokens: Tokens, kernel: Kernel, vocabulary: int)
         head_input = kernel.element_bytes * count * last.hidden
         return Outside(early + shared, (late - head_input) / split + head_input, shared, decoder)
     return Outside(early + shared, late / split, shared, decoder)
+
+
+def stream_kernel(shape: BlockShape, kernel: Kernel) -> Kernel:
+    """The kernel of a norm outside the blocks: over an fp32 stream where blocks keep one."""
+    if shape.fp32_stream and kernel.residual < 4:
+        return replace(kernel, residual_bytes=4)
+    return kernel
 
 
 def final_norm_backward(stage: Stage, tokens: Tokens, kernel: Kernel) -> float:
@@ -108,6 +118,7 @@ def final_norm_backward(stage: Stage, tokens: Tokens, kernel: Kernel) -> float:
     if not last.causal:
         return 0.0
     split = kernel.tensor if kernel.sequence_parallel else 1
+    kernel = stream_kernel(last, kernel)
     inside = (
         norm_backward(last, tokens.count, kernel) - kernel.residual * tokens.count * last.hidden
     )

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 from shardwise.core.arrays import first_highest, most
 from shardwise.core.errors import ScenarioError
-from shardwise.core.memory.estimate import leaves_out_activations
 from shardwise.core.memory.phases import stage_phases
 from shardwise.core.memory.pools import stranded_bytes
+from shardwise.core.memory.recorded import leaves_out_activations
 from shardwise.core.memory.report import PHASES
 from shardwise.core.memory.reserve import device_bytes, verdict, with_cached
 from shardwise.core.memory.stages import stages_of

@@ -65,7 +65,8 @@ class Kernel:
     `gathers_inputs`: sequence parallelism saves a linear layer's input as it was gathered;
     `output_copied`: attention's output is laid out anew for more than one sample; `expert_tensor`:
     ranks that an expert's matrices are cut over (0: as `tensor`); `expert_ranks`: ranks that the
-    experts are spread over; `expert_load`: rows of the fullest of them over the even share.
+    experts are spread over; `expert_load`: rows of the fullest of them over the even share;
+    `fp32_buffers`: modules stay fp32, only their parameters are cast (FSDP2's mixed precision).
     """
 
     element_bytes: int
@@ -81,6 +82,7 @@ class Kernel:
     expert_tensor: int = 0
     expert_ranks: int = 1
     expert_load: float = 1.0
+    fp32_buffers: bool = False
 
     @once
     def autocasts(self) -> bool:
