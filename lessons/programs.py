@@ -10,7 +10,8 @@ import argparse
 from dataclasses import dataclass
 from pathlib import Path
 
-import build
+from build import SOURCE
+from lesson import Cell, Lesson, read
 
 from shardwise.lab import torchrun_files
 from shardwise.lab.program import program_of
@@ -31,7 +32,7 @@ class Parallel:
     fails: bool = False
 
 
-def parallel_of(cell: build.Cell) -> Parallel | None:
+def parallel_of(cell: Cell) -> Parallel | None:
     """The program of a `%%ranks` cell, or of a cell that holds one as text; None for others."""
     if cell.text.startswith("program = ") and "outputs = " in cell.text:
         names: dict[str, object] = {}
@@ -46,7 +47,7 @@ def parallel_of(cell: build.Cell) -> Parallel | None:
     return Parallel(source, int(words[1]), *told, fails="--allow-failure" in words)
 
 
-def main_program(lesson: build.Lesson) -> Parallel:
+def main_program(lesson: Lesson) -> Parallel:
     """The last one that proves parity with one process, or where there is none the last one."""
     cells = [cell for cell in lesson.cells if not (cell.exercise or cell.solution)]
     every = [found for cell in cells if (found := parallel_of(cell)) is not None]
@@ -54,7 +55,7 @@ def main_program(lesson: build.Lesson) -> Parallel:
     return (proving or every)[-1]
 
 
-def files(lesson: build.Lesson, nodes: int = 1) -> dict[str, str]:
+def files(lesson: Lesson, nodes: int = 1) -> dict[str, str]:
     """{file name: text}: the script, its starters, and the file that it reads if it reads one."""
     main = main_program(lesson)
     inputs = {name: INPUTS[name] for name in main.inputs}
@@ -76,8 +77,8 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, default=1)
     asked = parser.parse_args()
     asked.folder.mkdir(parents=True, exist_ok=True)
-    for path in sorted(build.SOURCE.glob("*.md")):
-        lesson = build.read(path)
+    for path in sorted(SOURCE.glob("*.md")):
+        lesson = read(path)
         nodes = asked.nodes if main_program(lesson).world % asked.nodes == 0 else 1
         for name, text in files(lesson, nodes).items():
             (asked.folder / name).write_text(text, encoding="utf-8")

@@ -19,6 +19,7 @@ from typing import Any
 import build
 import nbclient
 import nbformat
+from lesson import Lesson, read
 
 HERE = Path(__file__).resolve().parent
 CELL_SECONDS = 120
@@ -51,14 +52,14 @@ def outputs(notebook: Any) -> list[str]:
     return found
 
 
-def executed(lesson: build.Lesson, *, solved: bool) -> Any:
+def executed(lesson: Lesson, *, solved: bool) -> Any:
     """The notebook with its outputs, from a fresh kernel."""
     notebook = nbformat.reads(build.text_of(lesson, solved=solved), 4)
     nbclient.NotebookClient(notebook, timeout=CELL_SECONDS).execute()
     return notebook
 
 
-def section(lesson: build.Lesson, notebook: Any) -> str:
+def section(lesson: Lesson, notebook: Any) -> str:
     """One lesson's part of the page."""
     blocks = "\n\n".join(f"```text\n{text}\n```" for text in outputs(notebook))
     return f"## {lesson.number} · {lesson.front['title']}\n\n{blocks}\n"
@@ -81,7 +82,7 @@ def main() -> None:
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
     day = datetime.datetime.now(datetime.UTC).date().isoformat()
     parts, checked = [HEADER.format(where=where(), day=day)], {}
-    for lesson in (build.read(path) for path in sorted(build.SOURCE.glob("*.md"))):
+    for lesson in (read(path) for path in sorted(build.SOURCE.glob("*.md"))):
         learner, solved = (executed(lesson, solved=solved) for solved in (False, True))
         parts.append(section(lesson, learner))
         checked[lesson.name] = {

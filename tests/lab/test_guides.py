@@ -12,16 +12,17 @@ import pytest
 LESSONS = Path(__file__).resolve().parents[2] / "lessons"
 sys.path.insert(0, str(LESSONS))
 
-import build  # noqa: E402
+import course  # noqa: E402
+import lesson  # noqa: E402
 
-lessons = {x.number: x for x in map(build.read, sorted((LESSONS / "source").glob("*.md")))}
+lessons = {x.number: x for x in map(lesson.read, sorted((LESSONS / "source").glob("*.md")))}
 
 
-@pytest.mark.parametrize("plan", build.PLANS)
+@pytest.mark.parametrize("plan", course.PLANS)
 def test_a_plan_teaches_what_its_lessons_ask_for_first(plan):
     """Each lesson comes after those its front matter names."""
     seen: set[int] = set()
-    for number in (number for day in build.PLANS[plan] for number in day):
+    for number in (number for day in course.PLANS[plan] for number in day):
         asked = lessons[number].front["prerequisites"]
         if asked.startswith("lesson"):
             needed = {int(each) for each in re.findall(r"\d+", asked.split(";")[0])}
@@ -29,14 +30,14 @@ def test_a_plan_teaches_what_its_lessons_ask_for_first(plan):
         seen.add(number)
 
 
-@pytest.mark.parametrize("plan", build.PLANS)
+@pytest.mark.parametrize("plan", course.PLANS)
 def test_a_day_ends_in_time_and_nobody_sits_for_two_hours(plan):
     """Half a day ends by 13:00, a day by 17:30; a pause at the latest after 105 minutes."""
-    for numbers in build.PLANS[plan]:
-        table = build.timetable([lessons[number] for number in numbers])
+    for numbers in course.PLANS[plan]:
+        table = course.timetable([lessons[number] for number in numbers])
         assert table[-1][0] <= (13 * 60 if plan == "Half a day" else 17 * 60 + 30)
         pauses = [at for at, words in table if words in ("break", "lunch", "end")]
-        starts = [build.START]
+        starts = [course.START]
         for (at, words), (after, _) in pairwise(table):
             if words in ("break", "lunch"):
                 assert after > at
@@ -46,7 +47,7 @@ def test_a_day_ends_in_time_and_nobody_sits_for_two_hours(plan):
 
 def test_two_days_have_every_lesson():
     """The longest plan leaves nothing out and teaches nothing twice."""
-    numbers = [number for day in build.PLANS["Two days"] for number in day]
+    numbers = [number for day in course.PLANS["Two days"] for number in day]
     assert numbers == sorted(lessons)
 
 

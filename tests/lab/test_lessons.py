@@ -24,6 +24,8 @@ sys.path.insert(0, str(LESSONS))
 import build  # noqa: E402
 import programs  # noqa: E402
 import record  # noqa: E402
+from course import index  # noqa: E402
+from lesson import KEYS, read  # noqa: E402
 
 PARITY = 1e-5
 by_name = pytest.mark.parametrize("path", SOURCES, ids=[path.stem for path in SOURCES])
@@ -33,19 +35,19 @@ by_name = pytest.mark.parametrize("path", SOURCES, ids=[path.stem for path in SO
 def test_the_committed_notebook_is_what_its_source_gives(path):
     """Nobody edited the notebook, or the source without building."""
     notebook = LESSONS / f"{path.stem}.ipynb"
-    assert notebook.read_text(encoding="utf-8") == build.text_of(build.read(path))
+    assert notebook.read_text(encoding="utf-8") == build.text_of(read(path))
 
 
 def test_the_index_is_current():
     """`lessons/README.md` is what the front matter gives."""
-    lessons = [build.read(path) for path in SOURCES]
-    assert (LESSONS / "README.md").read_text(encoding="utf-8") == build.index(lessons)
+    lessons = [read(path) for path in SOURCES]
+    assert (LESSONS / "README.md").read_text(encoding="utf-8") == index(lessons)
 
 
 @by_name
 def test_no_output_no_answer_and_few_cells_in_the_learners_notebook(path):
     """At most twelve code cells, none with output, and no solution anywhere in the file."""
-    lesson = build.read(path)
+    lesson = read(path)
     notebook = build.notebook(lesson)
     code = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
     assert 4 <= len(code) <= 12
@@ -80,7 +82,7 @@ def test_it_can_be_varied_in_the_explorer(path):
 @by_name
 def test_the_answer_of_the_concept_check_names_the_misconception(path):
     """The belief of the front matter stands beside the answer, in the last lines."""
-    lesson = build.read(path)
+    lesson = read(path)
     (line,) = [
         line
         for cell in lesson.cells
@@ -93,7 +95,7 @@ def test_the_answer_of_the_concept_check_names_the_misconception(path):
 @by_name
 def test_every_lesson_has_results_that_nbval_checks(path):
     """The recorded outputs are those of its checked cells, and its exercise is among them."""
-    lesson = build.read(path)
+    lesson = read(path)
     recorded = json.loads(build.CHECKED.read_text(encoding="utf-8"))[lesson.name]
     for solved in (False, True):
         cells = build.notebook(lesson, solved=solved)["cells"]
@@ -112,7 +114,7 @@ def executed(path: Path, solved: bool):
     import nbclient
     import nbformat
 
-    notebook = nbformat.reads(build.text_of(build.read(path), solved=solved), 4)
+    notebook = nbformat.reads(build.text_of(read(path), solved=solved), 4)
     nbformat.validate(notebook)
     client = nbclient.NotebookClient(notebook, timeout=60, resources={"metadata": {"path": "."}})
     started = time.monotonic()
@@ -160,7 +162,7 @@ def test_the_unsolved_exercise_is_not_taken_for_a_solved_one(path, monkeypatch):
 
 def test_a_broken_source_is_refused(tmp_path):
     """Missing front matter, a stub without a solution and too many cells are errors."""
-    head = "---\n" + "".join(f"{key}: 1\n" for key in build.KEYS) + "---\n"
+    head = "---\n" + "".join(f"{key}: 1\n" for key in KEYS) + "---\n"
     cell = "```python{}\nx = 1\n```\n"
     for text, words in [
         ("---\ntitle: x\n---\n", "front matter must be"),
@@ -170,7 +172,7 @@ def test_a_broken_source_is_refused(tmp_path):
         source = tmp_path / "01-x.md"
         source.write_text(text)
         with pytest.raises(ValueError, match=words):
-            build.read(source)
+            read(source)
 
 
 @by_name
@@ -178,7 +180,7 @@ def test_a_lessons_program_runs_under_torchrun(path, tmp_path):
     """Its script ends well on as many ranks, with parity; the one made to hang ends, failed."""
     if "deepspeed" in path.stem:
         pytest.importorskip("deepspeed")
-    lesson = build.read(path)
+    lesson = read(path)
     main = programs.main_program(lesson)
     for file, text in programs.files(lesson).items():
         (tmp_path / file).write_text(text)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from shardwise.core.catalogue import load_model
 from shardwise.core.cluster import Cluster
@@ -148,10 +149,20 @@ def model_from(source: object) -> Model:
     if isinstance(source, Mapping):
         if set(source) == {"parameters"}:
             return Model.from_parameters(source["parameters"])
-        return Model.from_config(dict(source))
+        try:
+            text = json.dumps(source)
+        except (TypeError, ValueError, RecursionError):
+            return Model.from_config(dict(source))  # its own error names what it cannot read
+        return _remembered(text)
     raise ScenarioError(
         "model", source, "a catalogue name, a config.json as a dict, or {'parameters': 7e9}"
     )
+
+
+@lru_cache(maxsize=64)
+def _remembered(text: str) -> Model:
+    """One object for one config, so that caches find a model without comparing its tensors."""
+    return Model.from_config(json.loads(text))
 
 
 def the_scenario(value: object) -> Scenario:

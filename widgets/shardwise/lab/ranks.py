@@ -45,19 +45,17 @@ def run(
 ) -> RunResult:
     """Run text or a function on `world` fresh ranks and wait for all of them.
 
-    Each rank has `rank`, `world`, `device` and an initialized process group. `outputs` names
-    variables to bring back: `result["losses"]` holds one value a rank; a function's return values
-    are in `result.values`. Tensors arrive as NumPy arrays.
+    Each rank has `rank`, `world`, `device` and an initialized process group. Of `outputs`,
+    `result["losses"]` holds one value a rank; a function's return values are in `result.values`.
+    Tensors arrive as NumPy arrays.
 
     Args:
         program: a cell's text or a plain function that stands alone.
-        world: how many ranks.
         timeout: seconds until every rank must have finished.
         collective_timeout: seconds a collective may wait for its partners.
         inputs: values to set on every rank under these names.
         outputs: names to bring back from every rank.
-        device: `auto` takes one GPU a rank with NCCL where there are enough, else the CPU with
-            gloo; `cpu` and `cuda` insist.
+        device: `auto` takes a GPU a rank with NCCL if there are enough, else gloo; `cpu`, `cuda`.
         allow_failure: return a failed result instead of raising it.
         progress: show a line while it takes longer than a second.
 
@@ -66,21 +64,26 @@ def run(
         ScenarioError: the request cannot be met on this machine.
         SyntaxError: the text is not Python.
     """
+    task = program_of(program, inputs=inputs, outputs=tuple(outputs))
+    deadline = _seconds("timeout", timeout)
+    patience = _seconds("collective_timeout", collective_timeout)
+    with forkserver.lock:
+        _refuse_what_cannot_run(world)
+        result = _run(task, int(world), deadline, patience, device, Progress(progress))
+    return result if allow_failure else result.raise_for_status()
+
+
+def _seconds(name: str, value: float) -> float:
+    """A number of seconds from half a second to a day."""
+    return parse_number(value, name, minimum=0.5, maximum=86400)
+
+
+def _refuse_what_cannot_run(world: int) -> None:
+    """Ranks need fork, and memory for each."""
     if not hasattr(os, "fork"):
         raise ScenarioError("world", world, "a system with fork (Linux, macOS, WSL)")
-    task = program_of(program, inputs=inputs, outputs=tuple(outputs))
-    timeout = parse_number(timeout, "timeout", minimum=0.5, maximum=86400)
-    collective_timeout = parse_number(
-        collective_timeout, "collective_timeout", minimum=0.5, maximum=86400
-    )
-    with forkserver.lock:
-        refuse_too_much(
-            world,
-            available_bytes=available_bytes(),
-            server_running=forkserver.running() is not None,
-        )
-        result = _run(task, int(world), timeout, collective_timeout, device, Progress(progress))
-    return result if allow_failure else result.raise_for_status()
+    running = forkserver.running() is not None
+    refuse_too_much(world, available_bytes=available_bytes(), server_running=running)
 
 
 def _run(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from shardwise.core.architectures.llama_like import LLAMA
 from shardwise.core.config_fields import ConfigFields
 from shardwise.core.model import Model
@@ -28,6 +30,12 @@ def decoder_of(parameters: float | str, name: str = "") -> Model:
     (4096, 32, 7000000000)
     """
     total = parse_whole(parameters, "parameters", minimum=SMALLEST, maximum=LARGEST)
+    return _decoder(total, name)
+
+
+@lru_cache(maxsize=64)
+def _decoder(total: int, name: str) -> Model:
+    """One object for one size, so that caches find it without comparing its tensors."""
     tied = total < _UNTIED
     config = _shape(total, tied)
     draft = LLAMA.build(ConfigFields(config, {}, "LLaMA"), "lm")
