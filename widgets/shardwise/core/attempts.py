@@ -39,7 +39,9 @@ def attempt_of(scenario: Scenario, strategy: str) -> Attempt | None:
     if strategy == "3d":
         return None  # the pipeline attempt has tried tensor parallelism along
     nearest: MemoryReport | None = None
-    for tensor, pipeline in _degrees(scenario, strategy):
+    degrees = tuple(_degrees(scenario, strategy))
+    possible = tuple(degree for degree in degrees if not _hopeless(scenario, *degree))
+    for tensor, pipeline in possible or degrees[-1:]:
         found, reports = _tried(scenario, layout_for(scenario, strategy, tensor, pipeline))
         if found is None and _ends_decide(reports):
             layers = lighter_ends(scenario.model.layers, pipeline)
@@ -54,6 +56,18 @@ def attempt_of(scenario: Scenario, strategy: str) -> Attempt | None:
     return None if nearest is None else judged(scenario, strategy, nearest)
 
 
+def _hopeless(scenario: Scenario, tensor: int, pipeline: int) -> bool:
+    """Whether a mean stage's gathered weights and whole gradients alone are more than the card has.
+
+    FSDP2 keeps both through a pipeline's step (`whole_bytes`), the weights in a byte or more.
+    """
+    if pipeline == 1 or not scenario.training.trainable.everything:
+        return False
+    elements = scenario.model.parameters / (tensor * pipeline)
+    each = 1 + scenario.training.precision.reduce_bytes
+    return elements * each > scenario.cluster.gpu.usable_bytes
+
+
 def _tried(scenario: Scenario, layout: Layout) -> tuple[MemoryReport | None, list[MemoryReport]]:
     """The first training set-up that fits the layout, and the reports of those that do not."""
     variants = tuple(_variants(scenario.training))
@@ -66,9 +80,15 @@ def _tried(scenario: Scenario, layout: Layout) -> tuple[MemoryReport | None, lis
         if fits(report) and not advice.refusal(report):
             return report, reports
         reports.append(report)
+        if training != scenario.training:
+            continue
         # Judged by the leanest: full checkpointing also frees autocast's 16-bit copies.
-        leanest = report.scenario.with_training(variants[-1])
-        if training == scenario.training and not adjustable(estimate(leanest)):
+        leanest = estimate(report.scenario.with_training(variants[-1]))
+        if not adjustable(leanest):
+            break
+        if layout.pipeline_parallel > 1 and not fits(leanest):
+            # Stages accumulate gradients at every size: the smallest micro-batch needs least.
+            reports.append(leanest)
             break
     return None, reports
 
