@@ -15,7 +15,7 @@ SHORT = (
     "ZeRO-1/2:\nshard the\noptimizer",
     "ZeRO-3/FSDP:\nshard the\nparameters",
     "offload, or TP:\nsplit a layer\nin a node",
-    "pipeline/3D:\nsplit the model\nover nodes",
+    "pipeline/3D, or\na split model\n+ offload",
 )
 TINY = ("DDP", "ZeRO-1/2", "ZeRO-3", "offload\nor TP", "PP, 3D")
 """The same where the chart is narrow."""

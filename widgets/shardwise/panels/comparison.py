@@ -60,6 +60,7 @@ def compared(scenario: Scenario, decision: Decision) -> tuple[tuple[str, MemoryR
     if decision.strategy in ("tensor-offload", "pipeline-offload"):
         rung = decision.strategy.removesuffix("-offload")
         name = _bar_name(rung, chosen.tensor_parallel, chosen.pipeline_parallel)
+        name = name.removesuffix(" + FSDP")  # what is longer is cut off beside the bars
         listed.append((f"{name} + offload", estimate(decision.scenario)))
     return tuple(listed)
 
