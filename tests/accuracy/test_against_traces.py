@@ -59,11 +59,11 @@ def test_tensor_parallel_peaks_agree(compared: list[Compared]) -> None:
 
 
 def test_steady_bytes_agree_with_the_traces(compared: list[Compared]) -> None:
-    """Parameters and states between steps: median below 0.01 %, 95 % within 0.1 %."""
+    """Between steps: 95 % within 0.2 %; tiny shards are off by the counters of AdamW's steps."""
     errors = [abs(each.steady_error) for each in compared]
     assert median(errors) < 0.0001
-    assert quantile(errors, 0.95) < 0.004
-    assert max(errors) < 0.13
+    assert quantile(errors, 0.95) < 0.002
+    assert max(errors) < 0.05
 
 
 def test_the_report_names_every_case_it_does_not_compare() -> None:

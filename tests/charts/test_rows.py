@@ -145,10 +145,11 @@ def number(row: dict[str, object], field: str) -> float:
 
 @pytest.mark.parametrize("model", ["llama-3-8b", SEVEN])
 def test_phase_bars_stand_in_order_of_time_and_the_longest_is_the_report_s(model: object) -> None:
-    """Six bars, the binding one outlined, its length and band those of the report."""
+    """From load to the next step, the binding one outlined, its length and band the report's."""
     report = estimate(Scenario.from_dict({"model": model}))
     totals = phases.rows(report)["totals"]
-    assert [row["bar"] for row in totals] == list(PHASES)
+    assert [row["bar"] for row in totals] == ["after load and wrap", *PHASES[1:], PHASES[0]]
+    assert [row["first"] is None for row in totals] == [True, *[False] * 5, True]
     outlined = [row for row in totals if row["outline"]]
     assert [row["bar"] for row in outlined] == [report.binding_phase]
     assert number(outlined[0], "gib") == max(number(row, "gib") for row in totals)

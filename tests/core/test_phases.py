@@ -254,7 +254,8 @@ def test_foreach_adamw_peaks_in_the_optimizer_step_on_16_gb_cards() -> None:
     assert report.verdict == "does not fit"
     value["training"]["optimizer_implementation"] = "fused"
     fused = estimate(Scenario.from_dict(value))
-    assert fused.phases["optimizer step"]["buffers"] == 0
+    counters = fused.phases["between steps"]["buffers"]  # each tensor's, on the GPU
+    assert fused.phases["optimizer step"]["buffers"] == counters < 1e6
     assert fused.peak_bytes < report.peak_bytes
 
 

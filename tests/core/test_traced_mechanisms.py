@@ -91,7 +91,8 @@ def test_adamw_as_a_loop_has_two_tensors_at_once() -> None:
     loop = estimate(llama(optimizer_implementation="for-loop"))
     fused = estimate(llama(optimizer_implementation="fused"))
     temporary = loop.phases["optimizer step"]["buffers"]
-    assert fused.phases["optimizer step"]["buffers"] == 0
+    counters = fused.phases["between steps"]["buffers"]  # each tensor's, on the GPU
+    assert fused.phases["optimizer step"]["buffers"] == counters < 1e6
     assert temporary == 2 * 4 * VOCABULARY * HIDDEN / 8
 
 

@@ -143,6 +143,11 @@ def buffers(report: MemoryReport) -> Opened:
         bucket = float(precision.compute_bytes * layout.reduce_bucket_elements)
         terms.append(f"{bucket:,.0f} B of the reduce bucket")
         extra -= bucket
+    rounding = frame_of(scenario, stage.index).rounding
+    blocks = rounding.parameters + rounding.state
+    if blocks:
+        terms.append(f"{blocks:,.0f} B of blocks: every tensor takes a multiple of 512 B on CUDA")
+        extra -= blocks
     if extra > 0.5:
         terms.append(f"{extra:,.0f} B of {names.get(report.binding_phase, 'temporaries')}")
     types = f"{gathered_element(precision)} B in gradients, {precision.reduce_bytes} B in reduction"

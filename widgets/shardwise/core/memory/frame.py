@@ -18,6 +18,7 @@ from shardwise.core.memory.buffers import (
 from shardwise.core.memory.engine_buffers import stage_buffers
 from shardwise.core.memory.kernel import kernel_of
 from shardwise.core.memory.operators.run import Kernel
+from shardwise.core.memory.rounding import Rounding, rounding_on_gpu
 from shardwise.core.memory.spots import Pass, pass_of, whole_bytes
 from shardwise.core.memory.stages import Stage, stages_of
 from shardwise.core.memory.states import States, stage_states, stage_units
@@ -32,7 +33,8 @@ from shardwise.core.trainable import Trainable
 class Frame:
     """All of one stage that does not depend on tokens, worked out once for many estimates.
 
-    `on_gpu` are its states after offload; `held` the gradients that a micro-batch finds there.
+    `on_gpu` are its states after offload; `held` the gradients that a micro-batch finds there;
+    `rounding` what the allocator adds to the states (it is in `buffers` too).
     `whole_units` are bytes of the gathered root and of the largest gathered block.
     """
 
@@ -45,10 +47,11 @@ class Frame:
     between: float
     root_share: float
     whole_units: tuple[float, float]
+    rounding: Rounding
 
 
-def frame_of(scenario: Scenario, index: int) -> Frame:
-    """The frame of one stage of a scenario."""
+def frame_of(scenario: Scenario, index: int, *, first: bool = False) -> Frame:
+    """The frame of one stage of a scenario; `first`: before any earlier micro-batch's gradients."""
     training = scenario.training
     return _frame(
         scenario.model,
@@ -58,7 +61,7 @@ def frame_of(scenario: Scenario, index: int) -> Frame:
         (training.activation_checkpointing, training.checkpoint_every),
         scenario.shard,
         ranks_reduced(scenario),
-        everywhere(scenario.micro_batches > 1),
+        not first and everywhere(scenario.micro_batches > 1),
         index,
         training.trainable,
         kernel_of(scenario),
@@ -92,6 +95,12 @@ def _frame(
     persistent = persistent_gradients(layout)
     held = states.gradients if several or persistent else 0.0
     on_gpu = after_offload(states, layout)
+    rounding = rounding_on_gpu(stage, layout, precision, optimizer, shard)
+    buffers = replace(
+        buffers,
+        held=buffers.held + rounding.parameters + rounding.state,
+        extra_step=buffers.extra_step + rounding.step,
+    )
     walk = walk_of(stage.blocks, *checkpointing)
     gone, copies = copies_in_backward(block_copies(stage, layout, precision), *checkpointing)
     if gone:
@@ -125,6 +134,7 @@ def _frame(
         between=on_gpu.gradients if persistent else 0.0,
         root_share=units.root_share,
         whole_units=(units.gathered_root, max(units.gathered, default=0.0)),
+        rounding=rounding,
     )
 
 

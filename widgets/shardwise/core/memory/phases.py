@@ -29,14 +29,15 @@ from shardwise.core.scenario import Scenario
 
 
 def stage_phases(
-    scenario: Scenario, index: int
+    scenario: Scenario, index: int, *, first: bool = False
 ) -> tuple[Stage, float, Mapping[str, Mapping[str, float]]]:
     """One stage, its micro-batches in flight, and its bytes by phase and part.
 
     With accumulation (or a pipeline) the gradients of earlier micro-batches are there throughout;
-    without, they appear block by block in backward while activations go (`backward.py`).
+    without (and in the `first` micro-batch) they appear block by block in backward while
+    activations go (`backward.py`).
     """
-    frame = frame_of(scenario, index)
+    frame = frame_of(scenario, index, first=first)
     flight = in_flight(scenario, index)
     activations = stage_activations(scenario, frame.stage, frame.kernel)
     loss = stage_loss(scenario, frame.stage)

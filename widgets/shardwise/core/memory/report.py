@@ -12,6 +12,7 @@ from shardwise.core.units import format_gib
 
 if TYPE_CHECKING:
     from shardwise.core.memory.explanation import Explanation
+    from shardwise.core.memory.timeline import PhaseRow
     from shardwise.core.scenario import Scenario
 
 PARTS: Mapping[str, str] = {
@@ -27,7 +28,11 @@ PARTS: Mapping[str, str] = {
 """Every part of a phase, in the order in which bars are stacked, with its label."""
 
 PHASES = ("between steps", "forward", "loss", "backward", "gradients complete", "optimizer step")
-"""The moments of one step at which memory is counted, in order of time."""
+"""The moments of one step at which memory is counted, in order of time.
+
+Of several micro-batches these are a later one's, which finds the gradients of earlier ones; what is
+there before and in the first step is in `MemoryReport.timeline`.
+"""
 
 
 @dataclass(frozen=True)
@@ -159,6 +164,13 @@ class MemoryReport:
 
         memory = replayed(self.scenario, self.worst.index)
         return None if memory is None else memory.peak_reserved
+
+    @once
+    def timeline(self) -> tuple[PhaseRow, ...]:
+        """The worst stage from load to the next step: first and later micro-batches apart."""
+        from shardwise.core.memory.timeline import timeline
+
+        return timeline(self.scenario, self.worst.index)
 
     @once
     def assumptions(self) -> tuple[str, ...]:

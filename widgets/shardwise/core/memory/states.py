@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from shardwise.core.layout import Layout
+from shardwise.core.memory.greedy import dealt_out
 from shardwise.core.memory.stages import Stage
 from shardwise.core.memory.tensor_classes import TensorClass
 from shardwise.core.optimizers import state_bytes
@@ -41,13 +42,13 @@ def stage_states(
     64 ranks leaves whole rows on 8 of them: `torch/distributed/fsdp/_fully_shard/_fsdp_param.py`);
     DeepSpeed's stage 3 pads every tensor to a multiple of the ranks (deepspeed/runtime/zero/
     partition_parameters.py, `_partition_param`); FSDP1, Megatron-LM and stages 1 and 2 cut flat
-    buffers evenly.
+    buffers evenly; ZeroRedundancyOptimizer deals out whole tensors (`greedy.py`).
     """
     by_rows = layout.engine == "fsdp2"
     padded = layout.engine == "deepspeed" and layout.zero_stage == 3
     whole = sharded = state_whole = state_sharded = largest = 0.0
     for tensor in stage.tensors:
-        ranks = _ranks(tensor, shard, layout)
+        ranks = ranks_of(tensor, shard, layout)
         whole += tensor.elements
         shape = sharded_shape(tensor.shape, ranks) if by_rows else tensor.shape
         share = 1 if by_rows else ranks
@@ -62,6 +63,9 @@ def stage_states(
         state_whole += tensor.count * state_bytes(tensor.shape, tensor.part, optimizer, kept)
         state = state_bytes(shape, tensor.part, optimizer, kept) / share
         state_sharded += tensor.count * state * rounded
+    if layout.engine == "zero-redundancy" and not any(tensor.expert for tensor in stage.tensors):
+        shares = dealt_out(stage.tensors, shard, optimizer, precision.state_bytes)
+        sharded, state_sharded, largest, _ = max(shares)
     zero = layout.zero_stage
     frozen = frozen_bytes(stage, layout, precision, shard) if stage.frozen else 0.0
     shared = sum(flattened_together(stage, layout)) / shard
@@ -102,7 +106,7 @@ def frozen_bytes(stage: Stage, layout: Layout, precision: Precision, shard: int)
     size = 0.0
     for tensor in stage.frozen:
         element = tensor.stored or precision.parameter_bytes
-        ranks = _ranks(tensor, shard, layout) if _keeps_shards(layout) else 1
+        ranks = ranks_of(tensor, shard, layout) if _keeps_shards(layout) else 1
         elements = float(tensor.elements)
         if layout.engine == "fsdp2" and element >= 1:
             elements = tensor.count * math.prod(sharded_shape(tensor.shape, ranks))
@@ -195,7 +199,7 @@ def _frozen_gathered(
     size = 0.0
     for tensor in tensors:
         stored = min(element, tensor.stored or element)
-        ranks = _ranks(tensor, shard, layout)
+        ranks = ranks_of(tensor, shard, layout)
         padded = layout.engine == "fsdp2" and stored >= 1
         rows = math.prod(sharded_shape(tensor.shape, ranks)) * ranks if padded else tensor.elements
         size += stored * rows
@@ -205,7 +209,7 @@ def _frozen_gathered(
 def _unit(tensors: tuple[TensorClass, ...], layout: Layout, shard: int) -> tuple[int, float, int]:
     gathered, share, feed_forward = 0, 0.0, 0
     for tensor in tensors:
-        ranks = _ranks(tensor, shard, layout)
+        ranks = ranks_of(tensor, shard, layout)
         if tensor.part in ("mlp", "experts", "router"):
             feed_forward += tensor.elements
         if layout.engine == "fsdp2":
@@ -223,7 +227,7 @@ def _keeps_shards(layout: Layout) -> bool:
     return layout.zero_stage == 3 or layout.engine in ("fsdp1", "fsdp2")
 
 
-def _ranks(tensor: TensorClass, shard: int, layout: Layout) -> int:
+def ranks_of(tensor: TensorClass, shard: int, layout: Layout) -> int:
     """Ranks that hold different parts of it: experts have a smaller data-parallel group.
 
     Megatron-LM's expert data parallelism: data x context x tensor / (expert x expert tensor)
