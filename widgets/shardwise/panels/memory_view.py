@@ -12,6 +12,8 @@ from shardwise.core.scenario import Scenario
 from shardwise.core.strategies import code_of
 from shardwise.core.units import format_gib
 from shardwise.panels.live_table import row, table
+from shardwise.panels.loading_view import loading_entries
+from shardwise.panels.ranks_view import ranks_entries
 
 
 def phases_section(scenario: Scenario) -> Mapping[str, object]:
@@ -34,6 +36,8 @@ def _step(whose: str, report: MemoryReport) -> Mapping[str, object]:
         "phases.text": f"{said} {phases.sentence(report)}",
         "stages": stages.rows(report),
         "stages.text": stages.sentence(report),
+        **ranks_entries(report),
+        **loading_entries(report),
     }
 
 

@@ -74,7 +74,7 @@ def whose_layout() -> Choice:
 
 
 def step_parts(feed: Feed) -> tuple[widgets.Widget, ...]:
-    """Charts (f) and (g), with what their colors and bands mean between them."""
+    """Charts (f) and (g) with what their colors and bands mean, ranks, and ways to load."""
     phases_chart = LiveChart(
         shipped.spec("phases"), feed, "phases", columns=phases.COLUMNS, table=phases.TABLE,
         title="Memory of the fullest GPU over the phases of a step",
@@ -83,7 +83,8 @@ def step_parts(feed: Feed) -> tuple[widgets.Widget, ...]:
         shipped.spec("stages"), feed, "stages", columns=stages.COLUMNS, table=stages.TABLE,
         title="Memory of one GPU at its peak, by pipeline stage", announce=False,
     )  # fmt: skip
-    return phases_chart, legend(), stages_chart
+    ranks = LiveText(feed, "ranks.text"), LiveTable(feed, "ranks.table")
+    return phases_chart, legend(), stages_chart, *ranks, LiveTable(feed, "loading.table")
 
 
 def changes_parts(feed: Feed, take: Callable[[str], None]) -> tuple[widgets.Widget, ...]:

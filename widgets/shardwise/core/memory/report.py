@@ -12,6 +12,8 @@ from shardwise.core.units import format_gib
 
 if TYPE_CHECKING:
     from shardwise.core.memory.explanation import Explanation
+    from shardwise.core.memory.loading import Loading
+    from shardwise.core.memory.ranks import RankGroup
     from shardwise.core.memory.timeline import PhaseRow
     from shardwise.core.scenario import Scenario
 
@@ -171,6 +173,20 @@ class MemoryReport:
         from shardwise.core.memory.timeline import timeline
 
         return timeline(self.scenario, self.worst.index)
+
+    @once
+    def ranks(self) -> tuple[RankGroup, ...]:
+        """Ranks that hold the same bytes, stage by stage, each group with its peak."""
+        from shardwise.core.memory.ranks import rank_groups
+
+        return rank_groups(self)
+
+    @once
+    def loading(self) -> tuple[Loading, ...]:
+        """Ways to load the model, each with the most that a GPU of the worst stage holds."""
+        from shardwise.core.memory.loading import ways_to_load
+
+        return ways_to_load(self.scenario, self.worst.index)
 
     @once
     def assumptions(self) -> tuple[str, ...]:
