@@ -13,6 +13,7 @@ import argparse
 from pathlib import Path
 
 import bench_estimates
+import compare_phases
 import compare_published
 import compare_traces
 
@@ -21,6 +22,10 @@ EXACT = (
         "tests/core/test_states.py",
         "states on each rank: torch, DeepSpeed, the ZeRO paper",
     ),
+    ("tests/core/test_ranks.py", "first, middle and last ranks: FSDP2, FSDP1, DeepSpeed"),
+    ("tests/core/test_dealt_out.py", "torch's ZeroRedundancyOptimizer, rank by rank"),
+    ("tests/accuracy/test_ranks_against_traces.py", "steps traced on 43 ranks"),
+    ("tests/accuracy/test_loading.py", "storages as FSDP2 wraps a model"),
     ("tests/accuracy/test_megatron_values.py", "unit-test values of Megatron-LM and its Bridge"),
     ("tests/core/test_published_counts.py", "published parameter counts"),
     ("tests/core/test_model_exact.py", "every tensor of every catalogue model, by transformers"),
@@ -41,6 +46,8 @@ def main() -> None:
     options = parser.parse_args()
     headed("Traced steps", "tests/accuracy/compare_traces.py")
     print("\n".join(compare_traces.report_lines(compare_traces.load_cases(), 10)))
+    headed("Traced steps, phase by phase", "tests/accuracy/compare_phases.py")
+    print("\n".join(compare_phases.report_lines(1)))
     headed("Published measurements", "tests/accuracy/compare_published.py")
     print("\n".join(compare_published.report_lines(compare_published.sources(), 3)))
     if not options.no_speed:

@@ -56,6 +56,40 @@ def test_the_memory_tab_shows_the_layout_as_set_or_as_decided() -> None:
     assert "As decided" in shown(explorer, "phases.text")
 
 
+def test_the_memory_tab_tells_ranks_apart_and_ways_to_load() -> None:
+    """Mixtral over 64 ranks: eight have rows of the experts; whole on one card there is no room."""
+    given = {"model": "mixtral-8x7b", "cluster": {"nodes": 8}}
+    explorer = explorer_at("Memory", given | {"training": {"precision": "fsdp-mixed"}})
+    report = estimate(explorer.scenario)
+    rows = explorer.feed.data["ranks.table"]["rows"]
+    assert [row["cells"][0] for row in rows] == [
+        "8 ranks, shards 0 to 7 of 64",
+        "56 ranks, shards 8 to 63 of 64",
+    ]
+    for row, group in zip(rows, report.ranks, strict=True):
+        assert row["cells"][4] == f"{format_gib(group.peak_bytes)} at {group.binding_phase}"
+    assert "8 ranks of 64 bind" in shown(explorer, "ranks.text")
+    ways = explorer.feed.data["loading.table"]["rows"]
+    assert [row["cells"][3] for row in ways] == [
+        "no: the card has 79.1 GiB",
+        "no: the node has 1,280.0 GiB of RAM",
+        "yes",
+    ]
+    explorer.scenario = explorer.scenario.from_dict({"model": "llama-3-8b"})
+    (row,) = explorer.feed.data["ranks.table"]["rows"]
+    assert row["cells"][0] == "8 ranks, all alike"
+
+
+def test_many_groups_are_cut_to_the_fullest() -> None:
+    """Forty stages of one group each: twelve rows, which the caption says."""
+    given = {"model": "llama-3-70b", "cluster": {"gpus_per_node": 8, "nodes": 5}}
+    explorer = explorer_at("Memory", given | {"layout": {"pipeline_parallel": 40}})
+    found = explorer.feed.data["ranks.table"]
+    assert len(found["rows"]) == 12
+    assert "the 12 fullest of 40 groups" in found["caption"]
+    assert found["rows"][0]["cells"][0].startswith("stage 0: 1 rank")
+
+
 def test_a_pressed_change_is_applied_to_the_controls() -> None:
     """The first change of the table becomes the scenario, and the table is made anew for it."""
     explorer = explorer_at("Change first", {"model": "llama-3-8b", "layout": {"engine": "ddp"}})

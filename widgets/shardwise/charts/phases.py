@@ -29,7 +29,9 @@ def rows(report: MemoryReport) -> dict[str, list[dict[str, object]]]:
     grows with what is allocated. The allocator gives nothing back between phases, so nvidia-smi
     shows the longest bar until the process ends.
     """
-    peak = max(report.timeline, key=lambda row: row.total_bytes)
+    binding = report.binding_phase
+    named = [row for row in report.timeline if row.name.startswith(binding)]
+    peak = max(named[::-1], key=lambda row: row.total_bytes)
     bars = [_bar(report, row, row is peak) for row in report.timeline]
     made = stacked.rows(bars, report.usable_bytes)
     for total, row in zip(made["totals"], report.timeline, strict=True):

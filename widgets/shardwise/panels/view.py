@@ -8,6 +8,7 @@ from shardwise.charts import layers, path, rule, scaling
 from shardwise.core.decision import Decision, decide
 from shardwise.core.memory import estimate
 from shardwise.core.memory.report import PARTS
+from shardwise.core.memory.timeline import PhaseRow
 from shardwise.core.permalink import to_query
 from shardwise.core.scenario import Scenario
 from shardwise.core.units import format_count, format_gib
@@ -117,7 +118,7 @@ def numbers_section(scenario: Scenario) -> Mapping[str, object]:
         )
         for stage in report.stages
     ]
-    phases = [(phase, format_gib(size)) for phase, size in report.worst.totals.items()]
+    phases = [(row.name, _with_first_step(row)) for row in report.timeline]
     blocks = [
         heading(f"Of the {whose}: {short_name(decision.scenario.layout)}"),
         paragraph(
@@ -130,7 +131,7 @@ def numbers_section(scenario: Scenario) -> Mapping[str, object]:
             f"{format_gib(report.host_bytes_per_node)} a node."
         ),
         *opened,
-        heading("Phases of a step, allocated"),
+        heading("From load to the next step, allocated"),
         facts(phases),
         *([heading("Pipeline stages"), facts(stages)] if len(stages) > 1 else []),
         heading("Assumed"),
@@ -139,6 +140,14 @@ def numbers_section(scenario: Scenario) -> Mapping[str, object]:
         bullets(list(report.not_modelled)),
     ]
     return {"numbers": blocks}
+
+
+def _with_first_step(row: PhaseRow) -> str:
+    """A phase's size, and what it is in the first step where that differs."""
+    size = format_gib(row.total_bytes)
+    if row.first_step_bytes in (None, row.total_bytes):
+        return size
+    return f"{size}; in the first step {format_gib(row.first_step_bytes or 0.0)}"
 
 
 def files_section(scenario: Scenario) -> Mapping[str, object]:

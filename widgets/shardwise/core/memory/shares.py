@@ -19,7 +19,7 @@ from shardwise.core.units import format_count
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-PADDED = "parameters and gradients are padded to the largest shard"
+PADDED = "parameters and gradients are padded all the same"
 
 
 @dataclass(frozen=True)
@@ -116,9 +116,9 @@ def _rows_said(fewer: int, none: int, total: int, all_alike: bool) -> str:
     if all_alike:
         return f"the rows of {total:,} tensors, cut evenly"
     if not fewer and not none:
-        return f"the largest shard of each of {total:,} tensors"
-    parts = [f"fewer rows of {fewer:,}"] if fewer else []
-    parts += [f"none of {none:,}"] if none else []
+        return f"rows of all {total:,} tensors"
+    parts = [f"no rows of {none:,} (too few to go round)"] if none else []
+    parts += [f"fewer rows of {fewer:,}"] if fewer else []
     return f"{' and '.join(parts)} of {total:,} tensors; {PADDED}"
 
 
@@ -160,7 +160,7 @@ def alike(scenario: Scenario, stage: Stage) -> str:
     """Why the ranks of a stage hold the same bytes."""
     layout, shard = scenario.layout, scenario.shard
     if shard == 1 or layout.engine == "ddp" or not layout.zero_stage:
-        return "nothing is sharded: each holds the whole model, or all of its stage"
+        return "nothing is sharded: each holds all of it"
     if layout.engine == "fsdp1":
         padding = sum(-unit % shard for unit in (*stage.units, stage.root))
         return f"each unit is one flat parameter cut evenly{_padded(padding)}"
