@@ -7,7 +7,12 @@ from functools import lru_cache
 
 from shardwise.core.arrays import everywhere
 from shardwise.core.layout import Layout
-from shardwise.core.memory.autocast import block_copies, cast_copies, copies_in_backward
+from shardwise.core.memory.autocast import (
+    autocasts,
+    block_copies,
+    cast_copies,
+    copies_in_backward,
+)
 from shardwise.core.memory.buffers import (
     Buffers,
     all_reduce_held,
@@ -34,7 +39,8 @@ class Frame:
     """All of one stage that does not depend on tokens, worked out once for many estimates.
 
     `on_gpu` are its states after offload; `held` the gradients that a micro-batch finds there;
-    `rounding` what the allocator adds to the states (it is in `buffers` too).
+    `rounding` what the allocator adds to the states (it is in `buffers` too); `head_passing` the
+    head's gradient until it is added to an earlier one, or cast (`head_cast`) by autocast.
     `whole_units` are bytes of the gathered root and of the largest gathered block.
     """
 
@@ -48,6 +54,8 @@ class Frame:
     root_share: float
     whole_units: tuple[float, float]
     rounding: Rounding
+    head_passing: float
+    head_cast: bool
 
 
 def frame_of(scenario: Scenario, index: int, *, first: bool = False) -> Frame:
@@ -135,7 +143,22 @@ def _frame(
         root_share=units.root_share,
         whole_units=(units.gathered_root, max(units.gathered, default=0.0)),
         rounding=rounding,
+        head_passing=_head_passing(stage, layout, precision, several),
+        head_cast=autocasts(layout, precision) and layout.engine not in ("fsdp1", "fsdp2"),
     )
+
+
+def _head_passing(stage: Stage, layout: Layout, precision: Precision, several: bool) -> float:
+    """The head's gradient while it is a tensor beside the one that stays, as `Spot.passing` is.
+
+    Under FSDP it waits for the root's reduction in any case, and other engines add to flat buffers.
+    """
+    if layout.engine not in ("ddp", "zero-redundancy") or not stage.has_head:
+        return 0.0
+    head = sum(tensor.elements for tensor in stage.root_tensors if tensor.part == "head")
+    added = precision.gradient_bytes if several else 0
+    cast = precision.compute_bytes if autocasts(layout, precision) else 0
+    return float((added + cast) * head)
 
 
 def _with_whole_embedding(states: States, waste: float, optimizer: str) -> States:

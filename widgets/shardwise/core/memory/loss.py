@@ -10,12 +10,14 @@ CHUNKS = 8
 class LossBytes(NamedTuple):
     """Bytes of logits and loss at the end of forward, at the start of backward, and in between.
 
-    `saved` is what waits for backward: GPipe has every micro-batch wait.
+    `saved` is what waits for backward: GPipe has every micro-batch wait. `product` is the logits'
+    gradient as the head multiplies with it; 0 where that is small.
     """
 
     forward: float
     backward: float
     saved: float
+    product: float = 0.0
 
 
 def loss_bytes(
@@ -66,9 +68,9 @@ def loss_bytes(
     backward = (3.0 * loss + capped) * cells
     if kind == "full" and split:
         first = (element_bytes + (0 if element_bytes == 4 else 4) + 8.0) * cells
-        return LossBytes(first, 4.0 * loss * cells, 1.0 * loss * cells)
+        return LossBytes(first, 4.0 * loss * cells, 1.0 * loss * cells, element_bytes * cells)
     if kind == "full":
-        return LossBytes(forward, backward, (loss + capped) * cells)
+        return LossBytes(forward, backward, (loss + capped) * cells, element_bytes * cells)
     if kind == "compiled":
         logits = (element_bytes + capped) * cells + 8.0 * tokens
         return LossBytes(logits, logits + element_bytes * cells, logits)

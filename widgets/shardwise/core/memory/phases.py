@@ -82,7 +82,7 @@ def _phases(
 
     # DeepSpeed's pipelines and nanotron reduce when no micro-batch is in flight any more.
     at_end = 0.0 if scenario.layout.engine in ("deepspeed", "nanotron") else others
-    point = _backward_point(scenario.layout, frame, activations)
+    point = _backward_point(scenario.layout, frame, activations, loss.product)
     rows = (
         at(frame.between, 0.0, retained, 0.0, buffers.extra_between),
         at(held, *_forward(frame, activations, kept, loss.forward, waiting), 0.0),
@@ -123,7 +123,9 @@ def _forward(
     return gathered, active, logits
 
 
-def _backward_point(layout: Layout, frame: Frame, activations: StageActivations) -> Point:
+def _backward_point(
+    layout: Layout, frame: Frame, activations: StageActivations, product: float
+) -> Point:
     """The worst point of backward; offloaded gradients leave the GPU as they come."""
     states, buffers = frame.on_gpu, frame.buffers
     if frame.run is None:
@@ -134,7 +136,7 @@ def _backward_point(layout: Layout, frame: Frame, activations: StageActivations)
         activations.early,
         (activations.shared, activations.decoder),
     )
-    point = _after_the_head(frame, activations, point)
+    point = _at_the_head(frame, activations, point, product)
     gradients = least(point.gradients, states.gradients)
     if frame.run.fsdp:
         return Point(gradients, point.gathered, point.activations, point.extra)
@@ -142,13 +144,24 @@ def _backward_point(layout: Layout, frame: Frame, activations: StageActivations)
     return Point(gradients, gathered, point.activations, point.extra + buffers.extra_backward)
 
 
-def _after_the_head(frame: Frame, activations: StageActivations, point: Point) -> Point:
-    """That point, or the final norm's backward, with everything saved before it still there."""
+def _at_the_head(
+    frame: Frame, activations: StageActivations, point: Point, product: float
+) -> Point:
+    """That point, or the head's product, or the final norm's backward, with all before still there.
+
+    Over earlier gradients the head's own one is there until it is added to them, and under autocast
+    in 16 bits while it is cast, after the logits' gradient: with few tokens it is the larger one
+    (traced).
+    """
     assert frame.run is not None
     spot = frame.run.spots[-1]
     saved = activations.kept + activations.early + activations.closing
     gathered = frame.buffers.gathered_loss if frame.run.fsdp else spot.gathered
-    return Point(*highest([point, (spot.gradients, gathered, saved, spot.extra)]))
+    rows = [point, (spot.gradients, gathered, saved, spot.extra)]
+    if there(product):
+        extra = spot.extra + frame.head_passing + (0.0 if frame.head_cast else product)
+        rows.append((spot.gradients, gathered, activations.whole, extra))
+    return Point(*highest(rows))
 
 
 def _gradients_complete(
