@@ -202,3 +202,43 @@ def test_a_heads_gradient_stands_beside_the_earlier_one(
     )
     assert report.binding_phase == "backward"
     assert report.peak_bytes == pytest.approx(traced, rel=0.0005)
+
+
+# Peaks (without the batch) that `shardwise.lab.trace` counts over FSDP2 on 8 ranks: two recomputed
+# layers, many tokens, a vocabulary of 1024, so that experts bind and not the loss.
+EXPERTS = [
+    ("mixtral-8x7b", 32768, 29_955_750_912),
+    ("mixtral-8x22b", 16384, 34_797_428_736),
+    ("qwen3-30b-a3b", 32768, 15_823_086_080),
+    ("qwen3-235b-a22b", 16384, 34_254_022_144),
+    ("olmoe-1b-7b", 32768, 14_242_322_432),
+    ("qwen1.5-moe-a2.7b", 32768, 13_584_525_312),
+    ("qwen2-57b-a14b", 16384, 30_904_940_544),
+    ("deepseek-v2-lite", 32768, 13_752_528_384),
+    ("deepseek-v2", 32768, 45_152_915_968),
+    ("deepseek-v3", 16384, 15_348_777_984),
+]
+
+
+@pytest.mark.parametrize(("model", "length", "traced"), EXPERTS)
+def test_gradients_of_scored_rows_bind_where_the_loss_is_small(
+    model: str, length: int, traced: int
+) -> None:
+    """transformers' grouped experts: spread out, zeros and the sorted rows, in the scores' type."""
+    config = json.loads((data_root() / "models" / f"{model}.json").read_text(encoding="utf-8"))
+    config |= {"num_hidden_layers": 2, "vocab_size": 1024}
+    report = estimate(
+        Scenario.from_dict(
+            {
+                "model": config,
+                "cluster": {"gpus_per_node": 8},
+                "training": {
+                    "precision": "fsdp-mixed",
+                    "sequence_length": length,
+                    "activation_checkpointing": "full",
+                },
+            }
+        )
+    )
+    assert report.binding_phase == "backward"
+    assert report.peak_bytes == pytest.approx(traced, rel=0.0005)

@@ -45,7 +45,8 @@ class BlockShape:
     rotated and plain parts of a head; `sdpa` is False where only eager attention exists; `soft_cap`
     caps scores and logits (Gemma 2); `position_bias` adds a bias to the scores (T5); `masked`
     always hands attention a mask (Falcon); `parallel_norms` counts the norms of a parallel block;
-    `router_in_fp32` scores experts in fp32 (DeepSeek); `shared_gate` scales the shared expert's
+    `router_in_fp32` scores experts in fp32 (DeepSeek), `scores_in_fp32` leaves the chosen scores
+    and what they scale in fp32 (Mixtral too); `shared_gate` scales the shared expert's
     result (Qwen); `sinks` is gpt-oss: one sink a head, clamped experts;
     `softmax_in_fp32` is False where eager attention keeps 16 bits (GPT-2, BERT, T5);
     `embedding_dropout` is False where none follows the embedding (OPT); `fp32_stream`: the residual
@@ -91,6 +92,7 @@ class BlockShape:
     masked: bool = False
     parallel_norms: int = 1
     router_in_fp32: bool = False
+    scores_in_fp32: bool = False
     shared_gate: bool = False
     sinks: bool = False
     softmax_in_fp32: bool = True

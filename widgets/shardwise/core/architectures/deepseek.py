@@ -85,7 +85,7 @@ DEEPSEEK = Style(
         two_norms(),
     ),
     switches={"qkv_bias": "attention_bias", "mlp_bias": False},
-    shape={"router_in_fp32": True},
+    shape={"router_in_fp32": True, "scores_in_fp32": True},
     attention=latent_sizes,
     more=latent_switches,
     experts=expert_sizes("moe_intermediate_size", "n_shared_experts"),

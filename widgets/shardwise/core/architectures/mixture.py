@@ -26,6 +26,7 @@ MIXTRAL = Style(
     (),
     rows(attention(), router(), fused_experts(), two_norms()),
     switches=NO_BIAS,
+    shape={"scores_in_fp32": True},
     experts=expert_sizes("intermediate_size"),
     sparse=every_layer,
     pattern=window_everywhere,

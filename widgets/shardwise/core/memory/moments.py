@@ -157,6 +157,8 @@ def _expert_moments(
 ) -> list[Moment]:
     """The routed experts' moments, in order.
 
+    transformers' grouped experts begin with the gradient of the scored rows, summed over each
+    token's choices (`_scored_rows`).
     With expert parallelism the results' gradients come by all-to-all and are sorted: both lists of
     the rows that this rank was sent are there, over all that is saved. torchtitan ends with fp32
     gradients of the scored rows: of the products, of the rows and of the scores before they are
@@ -168,6 +170,8 @@ def _expert_moments(
     gate_up = 2 * sent * shape.expert_intermediate / kernel.tensor
     outputs, widths = sizes.get("expert outputs", 0.0), sizes.get("experts", 0.0)
     moments = [Moment(2 * inputs + residual, 0.0, 0.0)] if kernel.expert_ranks > 1 else []
+    if kernel.eager_modules:
+        moments.append(_scored_rows(shape, kernel, saved, inputs))
     if not shape.sinks:  # the product, read by the down projection only, is gone: 3m less m
         moments.append(Moment(gate_up + residual - outputs, 1 / 3, 0.0))
     moments.append(Moment(gate_up + inputs + residual - widths - outputs, 1.0, 0.0, True))
@@ -175,6 +179,26 @@ def _expert_moments(
         gone = widths + sizes.get("expert inputs", 0.0)
         moments.append(Moment(3 * sizes["scored experts"] + residual - gone, 1.0, 0.0))
     return moments
+
+
+def _scored_rows(shape: BlockShape, kernel: Kernel, saved: Saved, inputs: float) -> Moment:
+    """The gradient of rows that scores have scaled, under transformers' grouped experts.
+
+    It is spread out over each token's choices and sorted into a new tensor of zeros: three of them,
+    in fp32 where the scores are (transformers/integrations/moe.py, `weighted_out[inv_perm]` and its
+    sum; traced). A shared expert that runs after the others (DeepSeek) is done with by then; a
+    gated one (Qwen) has the gradient of its own result.
+    """
+    residual, scored = saved.input_bytes, inputs
+    if shape.scores_in_fp32:
+        scored = 4 / kernel.element_bytes * inputs
+    if shape.shared_gate or not shape.shared_intermediate:
+        own = residual if shape.shared_gate else 0.0
+        return Moment(3 * scored + residual + own, 0.0, 0.0)
+    gone = dict(saved.operators).get("shared experts", 0.0)
+    routed = shape.experts * shape.expert_intermediate
+    share = shape.shared_intermediate / (routed + shape.shared_intermediate)
+    return Moment(3 * scored + residual - gone, share, 0.0)
 
 
 def _sums_adapter(kernel: Kernel) -> bool:
