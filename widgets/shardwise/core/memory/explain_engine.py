@@ -146,7 +146,7 @@ def buffers(report: MemoryReport) -> Opened:
     rounding = frame_of(scenario, stage.index).rounding
     blocks = rounding.parameters + rounding.state
     if blocks:
-        terms.append(f"{blocks:,.0f} B that the allocator adds, as each tensor takes whole blocks")
+        terms.append(f"{blocks:,.0f} B of rounding up to whole blocks of the allocator")
         extra -= blocks
     if extra > 0.5:
         terms.append(f"{extra:,.0f} B of {names.get(report.binding_phase, 'temporaries')}")

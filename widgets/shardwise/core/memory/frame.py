@@ -144,7 +144,7 @@ def _frame(
         whole_units=(units.gathered_root, max(units.gathered, default=0.0)),
         rounding=rounding,
         head_passing=_head_passing(stage, layout, precision, several),
-        head_cast=autocasts(layout, precision) and layout.engine not in ("fsdp1", "fsdp2"),
+        head_cast=autocasts(layout, precision),
     )
 
 

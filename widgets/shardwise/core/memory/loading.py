@@ -33,7 +33,7 @@ def ways_to_load(scenario: Scenario, index: int) -> tuple[Loading, ...]:
 
     >>> given = {"model": {"parameters": 7e9}, "training": {"precision": "fsdp-mixed"}}
     >>> [round(way.gpu_bytes / 1e9, 1) for way in ways_to_load(Scenario.from_dict(given), 0)]
-    [28.1, 5.2, 4.0]
+    [28.1, 4.6, 4.0]
     """
     engine = scenario.layout.engine
     after = sum(loaded(scenario, index).values())

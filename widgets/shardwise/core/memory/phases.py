@@ -158,7 +158,7 @@ def _at_the_head(
     saved = activations.kept + activations.early + activations.closing
     gathered = frame.buffers.gathered_loss if frame.run.fsdp else spot.gathered
     rows = [point, (spot.gradients, gathered, saved, spot.extra)]
-    if there(product):
+    if frame.head_passing:
         extra = spot.extra + frame.head_passing + (0.0 if frame.head_cast else product)
         rows.append((spot.gradients, gathered, activations.whole, extra))
     return Point(*highest(rows))
