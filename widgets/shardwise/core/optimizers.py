@@ -52,6 +52,11 @@ OPTIMIZERS: Mapping[str, Optimizer] = {
 }
 
 
+def by_muon(shape: tuple[int, ...], part: str) -> bool:
+    """Whether Muon updates a tensor: a matrix that is neither embedding nor head."""
+    return len(shape) == 2 and part not in ("embedding", "position", "head")
+
+
 def state_bytes(shape: tuple[int, ...], part: str, optimizer: str, element_bytes: float) -> float:
     """Bytes of optimizer state for one tensor of this (local) shape.
 
@@ -77,6 +82,6 @@ def state_bytes(shape: tuple[int, ...], part: str, optimizer: str, element_bytes
         rows = math.prod(shape[:-1])
         columns = math.prod(shape[:-2]) * shape[-1]
         return 4 * (rows + columns)
-    if optimizer == "muon" and (len(shape) != 2 or part in ("embedding", "position", "head")):
+    if optimizer == "muon" and not by_muon(shape, part):
         return 2 * element_bytes * elements
     return OPTIMIZERS[optimizer].moments * element_bytes * elements

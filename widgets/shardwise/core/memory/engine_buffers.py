@@ -35,7 +35,7 @@ def stage_buffers(
         step: `adamw/foreach` and so on: which optimizer code runs.
         units: what FSDP gathers and reduces, with its padding.
     """
-    temporary = step_temporary(states, layout, precision, step)
+    temporary = step_temporary(states, layout, precision, step, stage)
     copies = cast_copies(stage, layout, precision)
     if layout.engine in ("fsdp1", "fsdp2"):
         own = fsdp_buffers(stage, layout, precision, temporary, units)

@@ -22,6 +22,7 @@ from shardwise.core.errors import ScenarioError
 from shardwise.lab.tracing import labels, steps, wrap
 from shardwise.lab.tracing.autocast import Autocast
 from shardwise.lab.tracing.build import batch_of, from_config
+from shardwise.lab.tracing.exchanges import all_to_all_on_gpus
 from shardwise.lab.tracing.kernels import Kernels
 from shardwise.lab.tracing.ledger import ACTIVATIONS, BUFFERS_AND_INPUTS, TEMPORARIES, Ledger
 from shardwise.lab.tracing.live import LiveStorages
@@ -123,6 +124,7 @@ class FakeRun:
             stack.enter_context(self.kernels.installed())
             stack.enter_context(honest_masks())
             stack.enter_context(real_meshes())
+            stack.enter_context(all_to_all_on_gpus())
             stack.enter_context(self.autocast.recomputing() if self.autocast else nullcontext())
             model = self._build()
             parameters = sum(p.numel() for p in model.parameters())

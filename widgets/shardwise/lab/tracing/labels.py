@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 from unittest import mock
 
@@ -158,14 +159,15 @@ def _recomputed(live: LiveStorages, original: Any) -> Any:
 @contextmanager
 def optimizer_states(live: LiveStorages, optimizer: torch.optim.Optimizer) -> Iterator[None]:
     """Label what an optimizer opens in `_init_group` (where torch's optimizers make states)."""
-    original = getattr(optimizer, "_init_group", None)
-    if original is None:
+    with ExitStack() as stack:
+        for part in getattr(optimizer, "parts", (optimizer,)):
+            original = getattr(part, "_init_group", None)
+            if original is not None:
+                run = partial(_labeled, live, original)
+                stack.enter_context(mock.patch.object(part, "_init_group", run))
         yield
-        return
 
-    def run(*args: Any, **kwargs: Any) -> Any:
-        with live.allocating(OPTIMIZER_STATE):
-            return original(*args, **kwargs)
 
-    with mock.patch.object(optimizer, "_init_group", run):
-        yield
+def _labeled(live: LiveStorages, original: Any, *args: Any, **kwargs: Any) -> Any:
+    with live.allocating(OPTIMIZER_STATE):
+        return original(*args, **kwargs)

@@ -9,7 +9,7 @@ from shardwise.core.errors import ScenarioError
 _CHOICES = {
     "engine": ("none", "ddp", "fsdp2"),
     "precision": ("fsdp-mixed", "bf16", "fp32", "autocast"),
-    "optimizer": ("adamw", "sgd", "sgd-momentum", "none"),
+    "optimizer": ("adamw", "sgd", "sgd-momentum", "muon", "adafactor", "none"),
     "optimizer_implementation": ("foreach", "fused", "for-loop"),
     "attention": ("flash", "efficient", "math", "eager"),
     "task": ("auto", "causal-lm", "masked-lm", "seq2seq-lm", "image-classification"),

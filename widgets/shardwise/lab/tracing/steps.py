@@ -17,7 +17,7 @@ from shardwise.lab.tracing.settings import Settings
 Begin = Callable[[str], None]
 
 
-def optimizer_of(model: nn.Module, settings: Settings) -> torch.optim.Optimizer | None:
+def optimizer_of(model: nn.Module, settings: Settings) -> Any:
     """The real optimizer over all parameters that train."""
     parameters = [p for p in model.parameters() if p.requires_grad]
     kind, how = settings.optimizer, settings.optimizer_implementation
@@ -26,8 +26,53 @@ def optimizer_of(model: nn.Module, settings: Settings) -> torch.optim.Optimizer 
         return None
     if kind == "adamw":
         return torch.optim.AdamW(parameters, lr=1e-4, **options)
+    if kind == "adafactor":
+        return adafactor(parameters)
+    if kind == "muon":
+        return MuonAndAdamW(model, options)
     momentum = 0.9 if kind == "sgd-momentum" else 0.0
     return torch.optim.SGD(parameters, lr=1e-4, momentum=momentum, **options)
+
+
+def adafactor(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+    """transformers' Adafactor with a given learning rate: factors alone, no first moment."""
+    from transformers.optimization import Adafactor
+
+    return Adafactor(parameters, lr=1e-4, scale_parameter=False, relative_step=False)
+
+
+class MuonAndAdamW:
+    """torch.optim.Muon over the matrices inside the blocks, then AdamW over all else."""
+
+    def __init__(self, model: nn.Module, options: dict[str, Any]) -> None:
+        """Makes both; embeddings and the output head are AdamW's."""
+        inner = getattr(model, "module", model)
+        outside = [m for m in inner.modules() if isinstance(m, nn.Embedding)]
+        head = getattr(inner, "get_output_embeddings", lambda: None)()
+        own = {id(p) for m in (*outside, head) if m is not None for p in m.parameters()}
+        trained = [p for p in model.parameters() if p.requires_grad]
+        hidden = [p for p in trained if p.dim() == 2 and id(p) not in own]
+        rest = [p for p in trained if p.dim() != 2 or id(p) in own]
+        self.parts: list[torch.optim.Optimizer] = []
+        if hidden:
+            self.parts.append(torch.optim.Muon(hidden, lr=1e-4))
+        if rest:
+            self.parts.append(torch.optim.AdamW(rest, lr=1e-4, **options))
+
+    @property
+    def state(self) -> dict[Any, Any]:
+        """Both states."""
+        return {key: value for part in self.parts for key, value in part.state.items()}
+
+    def step(self) -> None:
+        """Both steps."""
+        for part in self.parts:
+            part.step()
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Both sets of gradients."""
+        for part in self.parts:
+            part.zero_grad(set_to_none=set_to_none)
 
 
 def loss_phase(model: nn.Module, begin: Begin) -> Any:
