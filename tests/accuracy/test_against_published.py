@@ -17,8 +17,8 @@ from published.row import Published, rows_of
 BOUNDS = {
     ("simumax", "peak_allocated"): (0.002, 0.006, 0.0),
     ("simumax", "peak_reserved"): (0.04, 0.06, 0.17),
-    ("megatron_golden", "steady_allocated"): (0.01, 0.045, 0.0),
-    ("megatron_golden", "peak_allocated"): (0.015, 0.105, 0.02),
+    ("megatron_golden", "steady_allocated"): (0.008, 0.045, 0.0),
+    ("megatron_golden", "peak_allocated"): (0.012, 0.045, 0.0),
     ("torchtitan_runs", "peak_reserved"): (0.015, 0.1, 0.1),
     ("torchtune", "peak_allocated"): (0.04, 0.1, 0.0),
     ("litgpt", "peak_allocated"): (0.02, 0.045, 0.0),

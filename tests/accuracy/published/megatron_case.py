@@ -13,9 +13,9 @@ from shardwise.core.scenario import Scenario
 from shardwise.core.training import Training
 
 
-def padded(vocabulary: int, tensor: int) -> int:
-    """The vocabulary as Megatron-LM pads it: `--make-vocab-size-divisible-by` 128, times TP."""
-    return ceil(vocabulary / (128 * tensor)) * 128 * tensor
+def padded(vocabulary: int, tensor: int, divisor: int = 128) -> int:
+    """The vocabulary as Megatron-LM pads it: `--make-vocab-size-divisible-by`, times TP."""
+    return ceil(vocabulary / (divisor * tensor)) * divisor * tensor
 
 
 def scenario_of(

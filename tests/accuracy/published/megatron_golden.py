@@ -20,7 +20,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from published.megatron_case import padded, scenario_of
-from published.megatron_hybrid import hybrid, layers_per_stage
+from published.megatron_hybrid import hybrid
+from published.megatron_layout import accounted_layers, listed_layers, pattern_layers
 from published.megatron_model import Sizes, bert, gpt, t5
 from published.row import Published, left_out_rows, rows_of
 from shardwise.core.model import Model
@@ -38,9 +39,7 @@ DETERMINISTIC_WORKSPACES = 2 * (4096 * 8 - 4096 * 2 - 16 * 8) * 1024
 # (what the arguments or the case's name contain, why no scenario describes it)
 INEXPRESSIBLE = (
     ("flextron", "elastic widths: masks over every layer and a router of their own"),
-    ("mtp-num-layers", "multi-token prediction adds a layer and a loss that no model here has"),
     ("use-megatron-fsdp", "Megatron-FSDP is another engine, with buffers of its own"),
-    ("activation-offloading", "activations offloaded to the host module by module"),
 )
 
 
@@ -54,6 +53,8 @@ def inexpressible(row: Mapping[str, str]) -> str:
         return "the number of GPUs is not public, and optimizer states are sharded over them"
     if row["optimizer"] != "adam":
         return "Muon's states and buffers in Megatron-LM's layer-wise distributed optimizer"
+    if row["metric"] == "peak_allocated" and "activation-offloading" in text:
+        return "activations offloaded to the host module by module"
     return ""
 
 
@@ -100,7 +101,7 @@ def _sizes(row: Mapping[str, str]) -> Sizes:
         heads=int(row["heads"]),
         kv_heads=int(row["kv_heads"]),
         ffn=ffn,
-        vocabulary=padded(rows, int(row["tensor_parallel"])),
+        vocabulary=padded(rows, int(row["tensor_parallel"]), _number(row, "divisible-by", 128)),
         positions=positions if _learned(words) else 0,
         tied="untie-embeddings-and-output-weights" not in words,
         bias="disable-bias-linear" not in words,
@@ -114,8 +115,26 @@ def _sizes(row: Mapping[str, str]) -> Sizes:
         expert_ffn=_number(row, "moe-ffn-hidden-size", ffn) if experts else 0,
         shared_ffn=_number(row, "moe-shared-expert-intermediate-size", 0),
         channels=_number(row, "kv-channels", 0),
-        sparse=(True,) * layers if experts else (),
+        sparse=_sparse(row, layers) if experts else (),
+        latents=_latents(row),
     )
+
+
+def _sparse(row: Mapping[str, str], layers: int) -> tuple[bool, ...]:
+    """Which layers have experts: all, or as `--moe-layer-freq` lists them."""
+    found = re.search(r"moe-layer-freq=\(\[0\]\*(\d+)\+\[1\]\*(\d+)\)", row["strategy"])
+    return (False,) * int(found[1]) + (True,) * int(found[2]) if found else (True,) * layers
+
+
+def _latents(row: Mapping[str, str]) -> tuple[int, int, int, int, int]:
+    """Ranks and widths of latent attention, with the defaults of arguments.py; zeros without."""
+    if "multi-latent-attention" not in row["strategy"]:
+        return (0, 0, 0, 0, 0)
+    defaults = (("q-lora-rank", 0), ("kv-lora-rank", 32), ("qk-head-dim", 128))
+    widths = (("qk-pos-emb-head-dim", 64), ("v-head-dim", 128))
+    query, latent, plain = (_number(row, key, usual) for key, usual in defaults)
+    rotary, value = (_number(row, key, usual) for key, usual in widths)
+    return (query, latent, plain, rotary, value)
 
 
 def _learned(words: list[str]) -> bool:
@@ -132,20 +151,12 @@ def _model(row: Mapping[str, str]) -> Model:
     return bert(sizes, name) if name.startswith("bert") else gpt(sizes, name)
 
 
-def _chunks(row: Mapping[str, str]) -> list[int] | None:
-    """Layers of each virtual stage where the embedding or the loss counts as a layer.
-
-    megatron/core/transformer/transformer_block.py, `get_num_layers_to_build`.
-    """
-    stages = int(row["pipeline_parallel"]) * int(row["virtual_stages"] or 1)
-    first = "account-for-embedding-in-pipeline-split" in row["strategy"]
-    last = "account-for-loss-in-pipeline-split" in row["strategy"]
-    if not (first or last):
-        return None
-    each = [(int(row["layers"]) + first + last) // stages] * stages
-    each[0] -= first
-    each[-1] -= last
-    return each
+def _virtual_layers(row: Mapping[str, str]) -> list[int] | None:
+    """Layers of each stage or virtual stage where the arguments say them."""
+    found = re.search(r"pipeline-model-parallel-layout=([^;]+)", row["settings"])
+    if found:
+        return listed_layers(found[1].strip())
+    return pattern_layers(_pattern(row)) or accounted_layers(row)
 
 
 def _layout(row: Mapping[str, str]) -> dict[str, Any]:
@@ -163,7 +174,7 @@ def _layout(row: Mapping[str, str]) -> dict[str, Any]:
         "gradient_accumulation_fusion": "no-gradient-accumulation-fusion" not in strategy,
         "expert_tensor_parallel": _number(row, "expert-tensor-parallel-size", 0) or None,
     }
-    stages = layers_per_stage(_pattern(row)) or _chunks(row)
+    stages = _virtual_layers(row)
     if stages:
         layout["layers_per_stage"] = stages
     instances = _number(row, "num-distributed-optimizer-instances", 1)
@@ -177,6 +188,12 @@ def local_modules(row: Mapping[str, str]) -> bool:
     return "transformer-impl=local" in row["strategy"] or "spec=local" in row["strategy"]
 
 
+def _modules(row: Mapping[str, str]) -> list[str]:
+    """Modules that are recomputed; core attention where none is named."""
+    found = re.search(r"\[([^]]+)\]", row["recomputation"])
+    return found[1].split() if found else ["core_attn"]
+
+
 def _training(row: Mapping[str, str]) -> dict[str, Any]:
     attention = "math" if row["attention"] == "unfused" else "flash"
     return {
@@ -185,6 +202,8 @@ def _training(row: Mapping[str, str]) -> dict[str, Any]:
         "global_batch": int(row["global_batch"]),
         "attention": "eager" if local_modules(row) else attention,
         "activation_checkpointing": row["recomputation"].split()[0],
+        "recompute_modules": _modules(row),
+        "mtp_layers": _number(row, "mtp-num-layers", 0),
     }
 
 

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from published.megatron_layout import LETTERS
 from published.megatron_model import Sizes, attention, block, experts, gpt, mlp, norm
 from shardwise.core.model import BlockShape, Model, Module, Tensor
 from shardwise.core.state_space import StateSpace
-
-LETTERS = "M*-E"
 
 
 def mamba(sizes: Sizes, mixer: StateSpace) -> tuple[Tensor, ...]:
@@ -57,10 +56,3 @@ def hybrid(sizes: Sizes, name: str, pattern: str, mixer: StateSpace) -> Model:
     layers = (layer(sizes, mixer, letter, index) for index, letter in enumerate(letters))
     at = next(i for i, module in enumerate(whole.modules) if module.block is not None)
     return replace(whole, modules=(*whole.modules[:at], *layers, *whole.modules[at + 1 :]))
-
-
-def layers_per_stage(pattern: str) -> list[int] | None:
-    """Layers of each stage where the pattern parts them."""
-    if "|" not in pattern:
-        return None
-    return [sum(letter in LETTERS for letter in part) for part in pattern.split("|")]

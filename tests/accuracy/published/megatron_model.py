@@ -42,6 +42,7 @@ class Sizes:
     latent: int = 0
     channels: int = 0
     sparse: tuple[bool, ...] = ()
+    latents: tuple[int, int, int, int, int] = (0, 0, 0, 0, 0)
 
     @property
     def head_dim(self) -> int:
@@ -65,8 +66,32 @@ def linear(
     return (weight, *((Tensor(f"{name}.bias", (outputs,), part, along),) if sizes.bias else ()))
 
 
+def latent_attention(sizes: Sizes) -> tuple[Tensor, ...]:
+    """Queries, and keys with values, through a normed latent each.
+
+    megatron/core/transformer/multi_latent_attention.py: the projections down are whole on every
+    tensor rank.
+    """
+    query, latent, plain, rotary, value = sizes.latents
+    whole = sizes.heads * (plain + rotary)
+    found: tuple[Tensor, ...] = ()
+    if query:
+        found += linear(sizes, "linear_q_down_proj", query, sizes.hidden, "attention", "replicated")
+        found += norm(sizes, "q_layernorm", query)
+    found += linear(sizes, "linear_q_up_proj", whole, query or sizes.hidden, "attention", "column")
+    down, up = latent + rotary, sizes.heads * (plain + value)
+    found += linear(sizes, "linear_kv_down_proj", down, sizes.hidden, "attention", "replicated")
+    found += norm(sizes, "kv_layernorm", latent)
+    found += linear(sizes, "linear_kv_up_proj", up, latent, "attention", "column")
+    return found + linear(
+        sizes, "linear_proj", sizes.hidden, sizes.heads * value, "attention", "row"
+    )
+
+
 def attention(sizes: Sizes) -> tuple[Tensor, ...]:
     """Fused queries, keys and values, the output projection, and norms of queries and keys."""
+    if sizes.latents[1]:
+        return latent_attention(sizes)
     query, key = sizes.heads * sizes.head_dim, sizes.kv_heads * sizes.head_dim
     found = linear(sizes, "linear_qkv", query + 2 * key, sizes.hidden, "attention", "column")
     found += linear(sizes, "linear_proj", sizes.hidden, query, "attention", "row")
@@ -107,12 +132,16 @@ def experts(sizes: Sizes) -> tuple[Tensor, ...]:
 def block(sizes: Sizes, index: int) -> Module:
     """One transformer layer."""
     sparse = bool(sizes.sparse) and sizes.sparse[index]
+    query, latent, plain, rotary, value = sizes.latents
     shape = BlockShape(
         hidden=sizes.hidden,
         heads=sizes.heads,
         kv_heads=sizes.kv_heads,
-        head_dim=sizes.head_dim,
-        value_head_dim=sizes.head_dim,
+        head_dim=plain + rotary if latent else sizes.head_dim,
+        value_head_dim=value if latent else sizes.head_dim,
+        q_lora_rank=query,
+        kv_lora_rank=latent,
+        rope_head_dim=rotary,
         intermediate=0 if sparse else sizes.ffn,
         gated=sizes.gated,
         activation="silu" if sizes.gated else "gelu",
@@ -125,7 +154,7 @@ def block(sizes: Sizes, index: int) -> Module:
         rotary=not sizes.positions,
         dropout=sizes.dropout,
         attention_dropout=sizes.dropout,
-        qk_norm=sizes.qk_norm,
+        qk_norm=sizes.qk_norm and not latent,
     )
     tensors = norm(sizes, "input_layernorm") + attention(sizes) + norm(sizes, "pre_mlp_layernorm")
     tensors += experts(sizes) if sparse else mlp(sizes, sizes.ffn)

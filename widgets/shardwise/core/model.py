@@ -92,8 +92,13 @@ class Model:
 
     @cached_property
     def blocks(self) -> tuple[Module, ...]:
-        """The modules that are blocks, in forward order."""
-        return tuple(module for module in self.modules if module.block is not None)
+        """The modules that are blocks, in forward order, those of multi-token prediction apart."""
+        return tuple(m for m in self.modules if m.block is not None and not m.block.prediction)
+
+    @cached_property
+    def prediction(self) -> tuple[Module, ...]:
+        """Blocks that predict tokens further on; they stand after the last stage's others."""
+        return tuple(m for m in self.modules if m.block is not None and m.block.prediction)
 
     @cached_property
     def layers(self) -> int:

@@ -14,6 +14,7 @@ from shardwise.core.fields import section
 from shardwise.core.hashed import hashed_once, once
 from shardwise.core.layout import Layout
 from shardwise.core.model import Model
+from shardwise.core.prediction import with_prediction
 from shardwise.core.scenario_checks import check_scenario
 from shardwise.core.training import Training
 
@@ -69,6 +70,7 @@ class Scenario:
         cls, model: Model, cluster: Cluster, training: Training, layout: Layout, source: object
     ) -> Scenario:
         """A scenario of parts already made: the layout is resolved and the whole is checked."""
+        model = with_prediction(model, training.mtp_layers) if model.blocks else model
         scenario = cls(model, cluster, training, layout.resolved(cluster.world_size), source)
         check_scenario(scenario)
         return scenario

@@ -23,6 +23,7 @@ def check_scenario(scenario: Scenario) -> None:
     check_float8(scenario)
     check_divisors(scenario)
     check_routing(scenario)
+    check_prediction(scenario)
     check_pipeline(scenario)
     check_frozen(scenario)
 
@@ -127,6 +128,27 @@ def check_frozen(scenario: Scenario) -> None:
             "16-bit, fp32" + ("" if layout.engine == "deepspeed" else ", nf4"),
             "replicate the quantized base (DDP, ZeRO-1, ZeRO-2), or shard NF4 with fsdp2",
         )
+
+
+def check_prediction(scenario: Scenario) -> None:
+    """Refuse multi-token prediction where no code runs it.
+
+    Raises:
+        ScenarioError: other code than Megatron-LM's, or a model that predicts no next token.
+    """
+    depth, model = scenario.training.mtp_layers, scenario.model
+    if not depth:
+        return
+    if scenario.training.model_code != "megatron":
+        raise ScenarioError(
+            "training.mtp_layers",
+            depth,
+            "0 unless model_code is megatron",
+            "transformers' modules ignore the weights of multi-token prediction",
+        )
+    last = model.blocks[-1].block if model.blocks else None
+    if not model.vocabulary or last is None or not last.causal or last.cross_attention:
+        raise ScenarioError("training.mtp_layers", depth, "0 for a model that is no causal decoder")
 
 
 def check_pipeline(scenario: Scenario) -> None:

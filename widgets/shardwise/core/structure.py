@@ -37,7 +37,8 @@ class BlockShape:
 
     `intermediate` is the dense MLP's width (0 when the block has none); `tokens` says which length
     the block sees: sequence, encoder or image; `sliding_window` is 0 for full attention. `mixer` is
-    a state-space mixer where `attention` is False; a block may have a mixer alone.
+    a state-space mixer where `attention` is False; a block may have a mixer alone. `prediction`
+    marks a block that predicts tokens further on (`core/prediction.py`).
 
     What transformers' code adds: `qk_norm` norms queries and keys; `norm_in_fp32` multiplies by
     the weight before it casts back (Gemma, OLMo); `post_norms` counts norms whose result only
@@ -100,6 +101,7 @@ class BlockShape:
     mixer: StateSpace | None = None
     fp32_stream: bool = False
     recorded: str = ""
+    prediction: bool = False
 
     @property
     def branches(self) -> int:

@@ -14,6 +14,9 @@ from shardwise.core.trainable import ALL, Trainable
 IMPLEMENTATIONS = ("foreach", "fused", "for-loop")
 ATTENTIONS = ("flash", "efficient", "math", "eager")
 LOSSES = ("full", "chunked", "fused", "compiled")
+RECOMPUTE_MODULES = (
+    "core_attn", "layernorm", "mla_up_proj", "mlp", "moe", "moe_act", "shared_experts",
+)  # fmt: skip
 CHECKPOINTINGS = ("none", "selective", "per-op", "full")
 MODEL_CODES = ("transformers", "torchtitan", "megatron", "nanotron", "compiled")
 
@@ -29,6 +32,8 @@ class Training:
     (MaxVio + 1 of Wang et al. 2024, arXiv 2408.15664, by rank instead of by expert).
     `expert_capacity_factor` and `expert_capacity_padded` are Megatron-LM's
     `moe_expert_capacity_factor` and `moe_pad_expert_input_to_capacity` (None: drops no token).
+    `mtp_layers` is Megatron-LM's `--mtp-num-layers`, multi-token prediction; `recompute_modules` is
+    what its selective checkpointing recomputes (`--recompute-modules`), and read there alone.
     """
 
     sequence_length: int = 4096
@@ -46,6 +51,8 @@ class Training:
     expert_imbalance: float = 1.0
     expert_capacity_factor: float | None = None
     expert_capacity_padded: bool = False
+    mtp_layers: int = 0
+    recompute_modules: tuple[str, ...] = ("core_attn",)
 
     @classmethod
     def from_dict(cls, value: object) -> Training:
@@ -80,6 +87,8 @@ class Training:
             expert_capacity_padded=flag(
                 given.get("expert_capacity_padded", False), "training.expert_capacity_padded"
             ),
+            mtp_layers=whole(given.get("mtp_layers", 0), "training.mtp_layers", 0, 64),
+            recompute_modules=_modules(given.get("recompute_modules", default.recompute_modules)),
         )
 
     def to_dict(self) -> dict[str, object]:
@@ -102,6 +111,8 @@ class Training:
             "expert_imbalance": self.expert_imbalance,
             "expert_capacity_factor": self.expert_capacity_factor,
             "expert_capacity_padded": self.expert_capacity_padded,
+            "mtp_layers": self.mtp_layers,
+            "recompute_modules": list(self.recompute_modules),
         }
 
 
@@ -120,6 +131,14 @@ def _factor(given: Mapping[str, object], key: str, least: float) -> float | None
 def _choice(given: Mapping[str, object], key: str, default: str, allowed: object) -> str:
     assert isinstance(allowed, (tuple, Mapping))
     return choice(given.get(key, default), f"training.{key}", allowed)
+
+
+def _modules(value: object) -> tuple[str, ...]:
+    field = "training.recompute_modules"
+    if not isinstance(value, (list, tuple)) or not value:
+        raise ScenarioError(field, value, f"a list of {', '.join(RECOMPUTE_MODULES)}")
+    named = {choice(module, field, RECOMPUTE_MODULES) for module in value}
+    return tuple(module for module in RECOMPUTE_MODULES if module in named)
 
 
 def _checkpointing(value: object) -> tuple[str, int]:

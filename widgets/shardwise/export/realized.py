@@ -98,6 +98,9 @@ def _training(scenario: Scenario, config: ModelConfig, sharded: bool, notes: lis
     if training.model_code not in ("transformers", "compiled"):
         notes.append(f"The modules are transformers', not {training.model_code}'s.")
         changes["model_code"] = "transformers"
+        if training.mtp_layers:
+            notes.append("transformers has no layers of multi-token prediction: left out.")
+            changes["mtp_layers"] = 0
     shapes = [shape for shape, _ in config.model.block_groups]
     eager_only = not all(shape.sdpa and shape.attention for shape in shapes)
     if training.attention != "eager" and eager_only:

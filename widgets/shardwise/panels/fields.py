@@ -75,6 +75,10 @@ def training_group() -> Group:
         "training.loss": Choice("Loss", same(LOSSES), "full"),
         "training.trainable": TrainableField(),
         "training.model_code": Choice("Model code", same(MODEL_CODES), "transformers"),
+        "training.mtp_layers": Number(
+            "Multi-token prediction", 0, 0, 64, steps=[0, 1, 2, 3], unit="layers",
+            help="with Megatron-LM's model code: layers that predict tokens further on",
+        ),
     }  # fmt: skip
     return Group("Training", controls)
 

@@ -91,6 +91,7 @@ def build(config: Mapping[str, Any], name: str = "") -> Model:
         if config.get("add_cross_attention") is True:
             fields.assume("add_cross_attention is true: its tensors are not counted.")
             known = False
+    _note_prediction(fields)
     dtype = _dtype(fields)
     _note_quantization(fields)
     return Model(
@@ -106,6 +107,16 @@ def build(config: Mapping[str, Any], name: str = "") -> Model:
         assumptions=fields.sentences(),
         known=known,
     )
+
+
+def _note_prediction(fields: ConfigFields) -> None:
+    """DeepSeek-V3's files have layers that transformers' class does not make."""
+    depth = fields.config.get("num_nextn_predict_layers")
+    if isinstance(depth, int) and not isinstance(depth, bool) and depth > 0:
+        fields.assume(
+            f"num_nextn_predict_layers is {depth}: transformers' modules ignore those weights; "
+            "training.mtp_layers counts them with Megatron-LM's model code."
+        )
 
 
 def _named_class(config: Mapping[str, Any]) -> str:

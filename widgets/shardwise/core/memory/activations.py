@@ -18,6 +18,7 @@ from shardwise.core.memory.operators.experts import routed_experts
 from shardwise.core.memory.operators.frozen import without_weights
 from shardwise.core.memory.operators.mlp import mlp_widths
 from shardwise.core.memory.operators.norms import norms
+from shardwise.core.memory.operators.prediction import prediction
 from shardwise.core.memory.operators.recorded import (
     Layer,
     bytes_of,
@@ -79,6 +80,8 @@ def block_saved(shape: BlockShape, tokens: Tokens, kernel: Kernel) -> Saved:
         operators["dropout masks"] = shape.branches * tokens.count * shape.hidden / outside
         if kernel.eager_modules and shape.position_bias:  # T5 drops inside the MLP too
             operators["dropout masks"] += tokens.count * shape.intermediate / kernel.tensor
+    if shape.prediction:
+        operators["prediction"] = prediction(shape, tokens, kernel) / outside
     if kernel.frozen is not None:
         operators = without_weights(operators, shape, tokens, kernel, outside)
         scores = operators.get("attention scores", 0.0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from shardwise.core.memory.estimate import estimate
 from shardwise.core.memory.kernel import gathers_again
 from shardwise.core.memory.megatron import runs_megatron
+from shardwise.core.memory.operators.recompute import CORE_ATTENTION
 from shardwise.core.memory.recorded import leaves_out_activations
 from shardwise.core.memory.reserve import COMMUNICATOR_BYTES, CONTEXT_BYTES, FRAGMENTATION
 from shardwise.core.routing import routing_matters, with_skewed_routing
@@ -45,6 +46,13 @@ def _code(scenario: Scenario) -> list[str]:
     norms = {shape.norm for shape, _ in scenario.model.block_groups}
     if training.model_code == "transformers" and "rmsnorm" in norms:
         lines.append("Its RMSNorm computes in fp32 and keeps fp32 copies.")
+    if training.recompute_modules != CORE_ATTENTION:
+        named = ", ".join(training.recompute_modules)
+        read = training.activation_checkpointing == "selective"
+        if read and training.model_code == "megatron":
+            lines.append(f"Selective checkpointing recomputes: {named}.")
+        else:
+            lines.append("recompute_modules: read by Megatron-LM's selective checkpointing alone.")
     positions = scenario.model.max_positions
     if 0 < positions < training.sequence_length:
         lines.append(

@@ -14,6 +14,7 @@ from shardwise.core.memory.moments import adapter_forward, adapter_in_forward, b
 from shardwise.core.memory.operators.attention import mask_bytes
 from shardwise.core.memory.operators.frozen import held_inputs
 from shardwise.core.memory.operators.per_op import kept_results
+from shardwise.core.memory.operators.recompute import CORE_ATTENTION, recomputed_modules
 from shardwise.core.memory.operators.recorded import recorded_layer
 from shardwise.core.memory.operators.run import Kernel, Tokens
 from shardwise.core.memory.outside import final_norm_backward, outside_saved
@@ -126,6 +127,9 @@ def _block_memory(shape: BlockShape, tokens: Tokens, kernel: Kernel, kind: str) 
     saved = block_saved(shape, tokens, kernel)
     results = kept_results(shape, tokens, kernel) if kind == "per-op" else (0.0, 0.0)
     kept, recomputed = kept_bytes(saved, kind, results[0]), recomputed_bytes(saved, kind, results)
+    if kind == "selective" and kernel.recomputed != CORE_ATTENTION:
+        dropped, recomputed = recomputed_modules(shape, dict(saved.operators), kernel.recomputed)
+        kept = saved.total - dropped
     if kernel.frozen is not None and not kernel.frozen.flows:
         kept = recomputed = 0.0  # checkpoint holds no input that needs no gradient (traced)
     copied = kernel.eager_modules and shape.norm == "rmsnorm" and kernel.residual < 4

@@ -7,6 +7,7 @@ from functools import lru_cache
 from shardwise.core.adapters import targets_by_input
 from shardwise.core.layout import Layout
 from shardwise.core.memory.autocast import autocasts
+from shardwise.core.memory.operators.recompute import CORE_ATTENTION
 from shardwise.core.memory.operators.run import Frozen, Kernel, Tokens
 from shardwise.core.model import Model
 from shardwise.core.precision import Precision
@@ -28,7 +29,7 @@ def kernel_of(scenario: Scenario) -> Kernel:
         scenario.model,
         scenario.layout,
         training.precision,
-        (training.attention, training.model_code),
+        (training.attention, training.model_code, training.recompute_modules),
         training.trainable,
         scenario.cluster.gpu.architecture not in CUDNN_ATTENTION,
         expert_load(training, scenario.layout),
@@ -40,12 +41,12 @@ def _kernel(
     model: Model,
     layout: Layout,
     precision: Precision,
-    code: tuple[str, str],
+    code: tuple[str, str, tuple[str, ...]],
     trainable: Trainable,
     copies_output: bool,
     load: float,
 ) -> Kernel:
-    attention, model_code = code
+    attention, model_code, recomputed = code
     again = gathers_again(layout, model_code)
     return Kernel(
         element_bytes=precision.compute_bytes,
@@ -60,6 +61,7 @@ def _kernel(
         expert_ranks=layout.expert_parallel,
         expert_load=load,
         context_a2a=layout.context_parallel > 1 and layout.context_exchange == "a2a",
+        recomputed=recomputed if model_code == "megatron" else CORE_ATTENTION,
         output_copied=model_code == "megatron" and attention == "flash" and copies_output,
         fp32_buffers=precision.parameter_bytes == 4 > precision.compute_bytes,
     )

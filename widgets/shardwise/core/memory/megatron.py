@@ -102,18 +102,22 @@ def head_loss(scenario: Scenario, stage: Stage) -> LossBytes:
     cross_entropy.py): the gradient overwrites the 16-bit logits. Then the head's backward: the
     gradients of logits, of its whole input and of its weight (megatron/core/tensor_parallel/
     layers.py, `LinearWithGradAccumulationAndAsyncCommunication.backward`: made in the weight's type
-    with or without fusion).
+    with or without fusion). Each depth of multi-token prediction has logits and a loss of its own
+    before the last one's, whose softmax (or 16-bit gradient) waits for its backward.
     """
     training, tensor = scenario.training, scenario.layout.tensor_parallel
     element, tokens = training.precision.compute_bytes, micro_batch_tokens(scenario)
     vocabulary, hidden = scenario.model.vocabulary / tensor, scenario.model.hidden
     logits = element * tokens * vocabulary
+    deeper = sum(count for shape, count in stage.blocks if shape.prediction)
     weight = element * vocabulary * hidden if scenario.layout.engine == "megatron" else 0.0
     head = logits + weight + element * tokens * hidden
     if training.loss == "fused":
-        return LossBytes(logits, head, logits)
+        held = deeper * logits
+        return LossBytes(logits + held, head + held, logits + held)
     softmax = 4.0 * tokens * vocabulary
-    return LossBytes(logits + softmax, most(logits + softmax, head), softmax)
+    held = deeper * softmax
+    return LossBytes(logits + softmax + held, most(logits + softmax, head) + held, softmax + held)
 
 
 def micro_batch_tokens(scenario: Scenario) -> float:

@@ -8,13 +8,15 @@ from shardwise.core.memory.megatron import micro_batch_tokens, runs_megatron
 from shardwise.core.scenario import Scenario
 
 
-def interleaved_in_flight(micro_batches: float, layout: Layout, index: int) -> float:
+def interleaved_in_flight(
+    micro_batches: float, layout: Layout, index: int, behind: int = 0
+) -> float:
     """Micro-batches' worth of a stage's layers that interleaved 1F1B keeps on stage `index`.
 
     Before its first backward a rank runs 2(p - i - 1) + (v - 1)p chunks forward, and one more
     (Narayanan et al. 2021, section 2.2; megatron/core/pipeline_parallel/schedules.py,
     `get_pp_rank_microbatches`): over v that is p + (p - 1)/v on the first stage, and still
-    (v - 1)p/v + 1/v on the last.
+    (v - 1)p/v + 1/v on the last. `behind` are layers of multi-token prediction in the last chunk.
 
     >>> interleaved_in_flight(16, Layout(pipeline_parallel=4, virtual_stages=2), 0)
     5.5
@@ -24,6 +26,8 @@ def interleaved_in_flight(micro_batches: float, layout: Layout, index: int) -> f
     stages, chunks = layout.pipeline_parallel, layout.virtual_stages
     listed = layout.layers_per_stage or ()
     layers = listed[index::stages]
+    if index == stages - 1 and layers:
+        layers = (*layers[:-1], layers[-1] + behind)
     if len(listed) > stages and any(layers):
         held = 0.0
         for some, count in zip(chunks_in_flight(layout, index), layers, strict=True):
@@ -90,7 +94,8 @@ def in_flight(scenario: Scenario, index: int) -> float:
     if layout.schedule == "gpipe":
         return 1.0 * micro_batches
     if layout.schedule == "interleaved":
-        return interleaved_in_flight(micro_batches, layout, index)
+        behind = len(scenario.model.prediction)
+        return interleaved_in_flight(micro_batches, layout, index, behind)
     return 1.0 * least(micro_batches, stages - index)
 
 

@@ -109,13 +109,17 @@ def _stages(
     for index, own in enumerate(_parted(_alike(model), counts, pipeline)):
         first, last = index == 0, index == pipeline - 1
         ends = (before if first else ()) + (after if last else ())
+        own += model.prediction if last else ()
+        tables = tuple(m for m in before if m.kind == "embedding") if last and not first else ()
         behind = len(after) if last else 0
-        if last and not first and model.tied:
+        if model.prediction:  # it embeds the next tokens itself
+            ends = tables + ends
+        elif model.tied:
             # A copy that is the head alone: its gradient is one product's, before all blocks'.
-            ends += tuple(m for m in before if m.kind == "embedding")[:1]
-            behind += 1
+            ends += tables[:1]
+            behind += len(tables[:1])
         trains = "embedding" not in trainable.frozen and not trainable.rank
-        shared = first and last and model.tied and trains
+        shared = last and (first or bool(model.prediction)) and model.tied and trains
         tied = model.vocabulary * model.hidden // degrees[3] if shared else 0
         stage = _stage(index, own, ends, (first, last), behind, tied, degrees)
         if not trainable.everything:
@@ -150,7 +154,8 @@ def _parted(
 
 def _ends(model: Model) -> tuple[tuple[Module, ...], tuple[Module, ...]]:
     """Modules before and after the last block; what stands between blocks counts as before."""
-    last = max((i for i, m in enumerate(model.modules) if m.block is not None), default=-1)
+    own = {id(module) for module in model.blocks}
+    last = max((i for i, m in enumerate(model.modules) if id(m) in own), default=-1)
     before = tuple(m for m in model.modules[: last + 1] if m.block is None)
     return before, tuple(m for m in model.modules[last + 1 :] if m.block is None)
 

@@ -66,7 +66,8 @@ class Kernel:
     `output_copied`: attention's output is laid out anew for more than one sample; `expert_tensor`:
     ranks that an expert's matrices are cut over (0: as `tensor`); `expert_ranks`: ranks that the
     experts are spread over; `expert_load`: rows of the fullest of them over the even share;
-    `fp32_buffers`: modules stay fp32, only their parameters are cast (FSDP2's mixed precision).
+    `fp32_buffers`: modules stay fp32, only their parameters are cast (FSDP2's mixed precision);
+    `recomputed`: modules that selective checkpointing recomputes.
     """
 
     element_bytes: int
@@ -83,6 +84,7 @@ class Kernel:
     expert_ranks: int = 1
     expert_load: float = 1.0
     fp32_buffers: bool = False
+    recomputed: tuple[str, ...] = ("core_attn",)
 
     @once
     def autocasts(self) -> bool:
