@@ -95,8 +95,9 @@ def _phases_of(
         return report.phases
     layout, training = scenario.layout, scenario.training
     step = f"{training.optimizer}/{training.optimizer_implementation}"
+    stage = frame_of(scenario, report.index).stage
     most, least = (
-        step_temporary(states, layout, training.precision, step) for states in (fullest, own)
+        step_temporary(states, layout, training.precision, step, stage) for states in (fullest, own)
     )
     here, there = after_offload(fullest, layout), after_offload(own, layout)
     less = {part: getattr(here, name) - getattr(there, name) for part, name in PARTS.items()}
