@@ -28,7 +28,7 @@ _LATER = (
     "qwen3-next",
 )
 # Positions are looked up in a table, or the scores' bias grows with the square of the length.
-_LONGEST = {
+LONGEST = {
     "gpt2": 1024, "opt": 2048, "bert": 512, "roberta": 512, "xlm-roberta": 512, "gptj": 2048,
     "t5": 2048, "bloom": 8192, "falcon": 32768, "vit": 1,
 }  # fmt: skip
@@ -57,7 +57,7 @@ def blind(seed: int, count: int) -> dict[str, Case]:
     known = models()
     for number in range(1, count + 1):
         model = draw.choice(list(known))
-        arguments = _arguments(draw, known[model])
+        arguments = drawn(draw, known[model])
         words = [f"{key}={value}" for key, value in arguments.items()]
         layers = draw.choice((2, 3, 4, 5, 6))
         fused = arguments["optimizer_implementation"] == "fused"
@@ -70,12 +70,14 @@ def blind(seed: int, count: int) -> dict[str, Case]:
     return found
 
 
-def _arguments(draw: Random, config: Mapping[str, Any]) -> dict[str, Any]:
+def drawn(
+    draw: Random, config: Mapping[str, Any], longest: Mapping[str, int] = LONGEST
+) -> dict[str, Any]:
     """Engine, world, shape, checkpointing, precision, optimizer and attention of one case."""
     kind = config["model_type"]
     engine = draw.choice(("fsdp2",) * 5 + ("ddp",) * 3 + ("none",))
     world = 1 if engine == "none" else draw.choice(_WORLDS)
-    length = draw.choice([n for n in _LENGTHS if n <= _LONGEST.get(kind, 131072)] or [1])
+    length = draw.choice([n for n in _LENGTHS if n <= longest.get(kind, 131072)] or [1])
     fits = [size for size in (1, 1, 1, 2, 3, 4) if size * length <= _MOST_TOKENS]
     arguments: dict[str, Any] = {
         "engine": engine,
@@ -96,7 +98,7 @@ def _arguments(draw: Random, config: Mapping[str, Any]) -> dict[str, Any]:
 
 def _precision(draw: Random, engine: str, config: Mapping[str, Any]) -> str:
     """Grouped expert products take bf16 weights only."""
-    experts = any("expert" in key for key in config)
+    experts = any("expert" in key or key == "moe_topk" for key in config)
     if engine == "fsdp2":
         kinds = ("fsdp-mixed", "fsdp-mixed", "fsdp-mixed", "bf16", "fp32")
         return draw.choice(kinds[: 4 if experts else 5])
@@ -117,7 +119,7 @@ def wider(seed: int, count: int) -> dict[str, Case]:
             arguments["attention"] = "efficient"
         if arguments["activation_checkpointing"] == "full" and draw.random() < 0.3:
             arguments["activation_checkpointing"] = "selective"
-        arguments |= _axes(draw, known[case["model"]], arguments)
+        arguments |= axes(draw, known[case["model"]], arguments)
         words = [f"{key}={value}" for key, value in arguments.items()]
         number = name.split()[1]
         full = f"blind {number} {case['model']} layers={case['layers']} {' '.join(words)}"
@@ -125,7 +127,7 @@ def wider(seed: int, count: int) -> dict[str, Case]:
     return found
 
 
-def _axes(draw: Random, config: Mapping[str, Any], arguments: Case) -> Case:
+def axes(draw: Random, config: Mapping[str, Any], arguments: Case) -> Case:
     """A tensor axis by one of the plans, or replicas of the shards, or neither."""
     world, engine = arguments["world"], arguments["engine"]
     heads = config.get("num_key_value_heads") or config.get("num_attention_heads") or 1
@@ -165,12 +167,12 @@ def recurrent(seed: int, count: int) -> dict[str, Case]:
     for number in range(1, count + 1):
         known = later if draw.random() < 2 / 3 else earlier
         model = draw.choice(list(known))
-        arguments = _arguments(draw, known[model])
+        arguments = drawn(draw, known[model])
         if arguments["attention"] == "math":
             arguments["attention"] = "flash"
         looped = model.startswith(_LOOPED)
         shortest = (32, 50, 64, 100) if looped else (300, 512, 1000, 1024, 2048, 4096)
-        length = min(draw.choice(shortest), _LONGEST.get(known[model]["model_type"], 4096))
+        length = min(draw.choice(shortest), LONGEST.get(known[model]["model_type"], 4096))
         arguments |= {"sequence_length": length, "micro_batches": draw.choice((1, 1, 2))}
         layers = draw.choice((2, 3)) if looped else draw.choice((2, 4, 6))
         if model.startswith("jamba"):

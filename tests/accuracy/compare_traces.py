@@ -13,16 +13,20 @@ import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+from strange_cases import shallow, strangers
+
+from shardwise.core.errors import ScenarioError
 from shardwise.core.memory import estimate
+from shardwise.core.model import Model
 from shardwise.core.scenario import Scenario
 
 ROOT = Path(__file__).parents[2]
 CASES = ROOT / "data" / "traces" / "cases.json"
-LAYER_FIELDS = ("num_hidden_layers", "n_layer", "num_layers", "num_decoder_layers")
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,8 @@ def inexpressible(case: Mapping[str, Any]) -> str:
         return "a scenario on one GPU has no DDP wrapper, and so none of its buckets"
     if case["hold_output"]:
         return "no scenario says that the loop keeps the logits alive"
+    if _is_guessed(case["model"], case["layers"]):
+        return "its architecture is not known: an estimate is a guess, and no verdict says fits"
     return ""
 
 
@@ -96,18 +102,20 @@ def scenario_of(case: Mapping[str, Any]) -> Scenario:
 
 
 def _config(model: str, layers: int | str) -> dict[str, Any]:
+    """The model's config.json with the layers that were traced."""
     path = ROOT / "data" / "models" / f"{model}.json"
-    config: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    if layers == "all":
-        return config
-    for field in LAYER_FIELDS:
-        if field in config:
-            config[field] = layers
-    if isinstance(config.get("layer_types"), list):
-        config["layer_types"] = config["layer_types"][:layers]
-    if "hybrid_override_pattern" in config:
-        config["hybrid_override_pattern"] = config["hybrid_override_pattern"][:layers]
-    return config
+    known = strangers().get(model)
+    config = known or json.loads(path.read_text(encoding="utf-8"))
+    return shallow(config, layers if isinstance(layers, int) else None)
+
+
+@cache
+def _is_guessed(model: str, layers: int | str) -> bool:
+    """Whether this model's family is not known: no sizes, or those of a LLaMA-like decoder."""
+    try:
+        return not Model.from_config(_config(model, layers)).known
+    except ScenarioError:
+        return True
 
 
 def compare(cases: Iterable[Mapping[str, Any]]) -> list[Compared]:
@@ -157,7 +165,7 @@ def summary(compared: Iterable[Compared]) -> str:
 def _set_of(each: Compared) -> str:
     """The set that a case was drawn in: `blind 7`, or `chosen`."""
     first, _, rest = each.case.partition(" ")
-    return f"blind {rest.partition('-')[0]}" if first == "blind" else "chosen"
+    return f"{first} {rest.partition('-')[0]}" if first in ("blind", "strange") else "chosen"
 
 
 def _grouped(compared: list[Compared], key: Callable[[Compared], str]) -> dict[str, list[Compared]]:

@@ -3,20 +3,41 @@
 from __future__ import annotations
 
 from statistics import median
+from typing import Any
 
 import pytest
 from compare_traces import Compared, compare, inexpressible, load_cases, quantile, report_lines
 
 
+def earlier_cases() -> list[dict[str, Any]]:
+    """Those of catalogue models."""
+    return [case for case in load_cases() if not case["set"].startswith("strange")]
+
+
 @pytest.fixture(scope="module")
 def compared() -> list[Compared]:
-    """Every case that a scenario can express."""
-    return compare(load_cases())
+    """Every case of a catalogue model that a scenario can express."""
+    return compare(earlier_cases())
+
+
+@pytest.fixture(scope="module")
+def strange() -> list[Compared]:
+    """Cases of families outside the catalogue, and of odd sizes, whose architecture is known."""
+    return compare(case for case in load_cases() if case["set"].startswith("strange"))
+
+
+def test_strange_peaks_agree(strange: list[Compared]) -> None:
+    """95 % within 1.2 %; BLOOM's eager scores in a checkpointed forward are not counted."""
+    errors = {each.case: abs(each.peak_error) for each in strange}
+    assert len(errors) >= 95
+    assert median(errors.values()) < 0.0005
+    assert quantile(errors.values(), 0.95) < 0.012
+    assert [name for name, error in errors.items() if error > 0.03 and "bloom" not in name] == []
 
 
 def test_no_case_is_left_out_without_a_reason(compared: list[Compared]) -> None:
     """All cases but seven are compared, and each of the seven says why not."""
-    reasons = {case["case"]: inexpressible(case) for case in load_cases()}
+    reasons = {case["case"]: inexpressible(case) for case in earlier_cases()}
     left_out = {name: reason for name, reason in reasons.items() if reason}
     assert len(compared) + len(left_out) == len(reasons)
     assert len(left_out) == 7

@@ -6,7 +6,7 @@ by `trace(adapted(case), **case["arguments"])` (`trace_cases.py`, `trace_adapter
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import compare_adapters
@@ -105,3 +105,35 @@ def test_a_head_alone_saves_nothing_before_it(checkpointing: str) -> None:
     }
     report = estimate(Scenario.from_dict(laid))
     assert report.peak_bytes == pytest.approx(13_157_706_240, rel=1e-4)
+
+
+VIEWS = (
+    ({"precision": "bf16", "sequence_length": 2048}, 8_124_124_160),
+    ({"precision": "bf16", "sequence_length": 2048, "micro_batches": 2}, 9_136_040_960),
+    ({"precision": "autocast", "sequence_length": 128}, 11_247_337_472),
+)
+
+
+@pytest.mark.parametrize(("arguments", "traced"), VIEWS)
+def test_buckets_live_as_long_as_their_views(arguments: dict[str, Any], traced: int) -> None:
+    """DDP with `gradient_as_bucket_view` on 8 ranks, four layers: 9 to 15 % too low before."""
+    given = {"engine": "ddp", "world": 8, "gradient_as_bucket_view": True, **arguments}
+    line = asdict(Settings(**given)) | {"model": "llama-3.2-1b", "layers": 4}
+    scenario = compare_traces.scenario_of(line)
+    layout = replace(scenario.layout, gradient_as_bucket_view=True)
+    assert estimate(scenario.with_layout(layout)).peak_bytes == pytest.approx(traced, rel=1e-3)
+
+
+UNCAPPED = {"attn_logit_softcapping": None, "final_logit_softcapping": None}
+
+
+def test_caps_that_are_null_keep_no_tanh() -> None:
+    """Gemma 2 without soft caps saves less by a tanh of the scores and of the logits."""
+    config = config_of("gemma-2-2b", 4)
+    laid = {"training": {"sequence_length": 4096}, "layout": {"engine": "ddp"}}
+    capped = estimate(Scenario.from_dict({"model": config, **laid})).stages[0]
+    plain = estimate(Scenario.from_dict({"model": config | UNCAPPED, **laid})).stages[0]
+    forward = {name: stage.phases["forward"] for name, stage in (("c", capped), ("p", plain))}
+    scores = 2 * config["num_attention_heads"] * 4096**2 * 4
+    assert forward["c"]["activations"] - forward["p"]["activations"] == scores
+    assert sum(forward["c"].values()) - sum(forward["p"].values()) >= scores

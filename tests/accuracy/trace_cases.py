@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import Any
 
 from blind_cases import BLIND
+from strange_cases import shallow, strange, strangers
 
 from shardwise.lab.trace import TraceReport, trace
 
 ROOT = Path(__file__).parents[2]
 MODELS = ROOT / "data" / "models"
 TARGET = ROOT / "data" / "traces"
-LAYER_FIELDS = ("num_hidden_layers", "n_layer", "num_layers", "num_decoder_layers")
 VIT = {"model_type": "vit", "hidden_size": 768, "num_hidden_layers": 12, "num_labels": 1000}
 
 # Every architecture once on 8 ranks; large ones with fewer layers (they are alike).
@@ -184,23 +184,15 @@ def cases() -> dict[str, dict[str, Any]]:
         words = [f"{key}={value}" for key, value in change.items()]
         name = " ".join([model, *words])
         found[name] = {"model": model, "layers": layers, "arguments": arguments}
-    return found | BLIND
+    return found | BLIND | strange(31)
 
 
 def config_of(model: str, layers: int | None) -> dict[str, Any]:
     """The model's config.json, with fewer layers if asked."""
-    config = (
-        dict(VIT) if model == "vit-base" else json.loads((MODELS / f"{model}.json").read_text())
-    )
-    if layers is not None:
-        for field in LAYER_FIELDS:
-            if field in config:
-                config[field] = layers
-        if isinstance(config.get("layer_types"), list):
-            config["layer_types"] = config["layer_types"][:layers]
-        if "hybrid_override_pattern" in config:
-            config["hybrid_override_pattern"] = config["hybrid_override_pattern"][:layers]
-    return config
+    if model == "vit-base":
+        return shallow(dict(VIT), layers)
+    known = strangers().get(model)
+    return shallow(known or json.loads((MODELS / f"{model}.json").read_text()), layers)
 
 
 def command_of(model: str, layers: int | None, arguments: dict[str, Any]) -> str:

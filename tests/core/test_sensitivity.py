@@ -117,9 +117,10 @@ def test_the_five_that_free_most_on_llama() -> None:
 def test_ddps_savings_are_the_states_arithmetic() -> None:
     """Bound by the optimizer's step: 2P of buckets and, sharded, 7/8 of the moments and masters.
 
-    Bucket views free the 16-bit gradients' size. DeepSpeed's stage 1 frees the foreach list too.
+    Bucket views free the 16-bit gradients' size where the step is well above backward, in which the
+    buckets stand anyway. DeepSpeed's stage 1 frees the foreach list too.
     """
-    laid = scenario(layout={"engine": "ddp"})
+    laid = scenario(layout={"engine": "ddp"}, training={"sequence_length": 2048})
     parameters = laid.model.parameters
     found = changes_of(laid)
     assert found["bucket-views"].freed_bytes == 2 * parameters

@@ -38,11 +38,17 @@ class ConfigFields:
         self.where = where
         self.assumptions: list[str] = shared.assumptions if shared else []
         self.defaulted: dict[str, list[str]] = shared.defaulted if shared else {}
+        self.guessed: list[str] = shared.guessed if shared else []
 
     def assume(self, sentence: str) -> None:
         """Keep one sentence about something that the config leaves open."""
         if sentence not in self.assumptions:
             self.assumptions.append(sentence)
+
+    def guess(self, sentence: str) -> None:
+        """The same where it makes the estimate a guess: no verdict is sure then."""
+        self.guessed.append(sentence)
+        self.assume(sentence)
 
     def note_default(self, name: str, value: object) -> None:
         """Keep that a field which changes the count was not in the config."""
@@ -91,6 +97,12 @@ class ConfigFields:
         if name not in self.config and self.defaults.get(name) is None:
             return 0
         return self.whole(name, minimum=0, counts=False)
+
+    def cap(self, name: str) -> bool:
+        """Whether a soft cap is set; null means none and is kept apart from missing."""
+        if name in self.config and self.config[name] is None:
+            return False
+        return self.has(name) or self.defaults.get(name) is not None
 
     def layer_count(self, name: str = "num_hidden_layers") -> int:
         """How many blocks, at most 2,000."""

@@ -6,7 +6,13 @@ from __future__ import annotations
 SPELLINGS: dict[str, tuple[str, ...]] = {
     "hidden_size": ("hidden_size", "n_embd", "d_model", "n_embed", "dim"),
     "num_hidden_layers": ("num_hidden_layers", "n_layer", "n_layers", "num_layers"),
-    "num_attention_heads": ("num_attention_heads", "n_head", "n_heads", "num_heads"),
+    "num_attention_heads": (
+        "num_attention_heads",
+        "n_head",
+        "n_heads",
+        "num_heads",
+        "attention_heads",
+    ),
     "num_key_value_heads": ("num_key_value_heads", "num_kv_heads", "n_head_kv", "n_kv_heads"),
     "intermediate_size": (
         "intermediate_size",
@@ -24,7 +30,14 @@ SPELLINGS: dict[str, tuple[str, ...]] = {
         "n_routed_experts",
         "moe_num_experts",
     ),
-    "num_experts_per_tok": ("num_experts_per_tok", "moe_top_k", "num_experts_per_token"),
+    "num_experts_per_tok": (
+        "num_experts_per_tok",
+        "moe_top_k",
+        "num_experts_per_token",
+        "moe_topk",
+        "moe_k",
+    ),
+    "n_shared_experts": ("n_shared_experts", "moe_num_shared_experts"),
     "head_dim": ("head_dim", "d_kv"),
     "tie_word_embeddings": ("tie_word_embeddings", "tie_embedding"),
     "hidden_act": ("hidden_act", "hidden_activation", "activation_function", "activation"),

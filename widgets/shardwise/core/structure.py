@@ -44,15 +44,21 @@ class BlockShape:
     the weight before it casts back (Gemma, OLMo); `post_norms` counts norms whose result only
     joins the residual; `fused_qkv` is one projection whose slices keep it whole; `rotary_cat` glues
     rotated and plain parts of a head; `sdpa` is False where only eager attention exists; `soft_cap`
-    caps scores and logits (Gemma 2); `position_bias` adds a bias to the scores (T5); `masked`
-    always hands attention a mask (Falcon); `parallel_norms` counts the norms of a parallel block;
-    `router_in_fp32` scores experts in fp32 (DeepSeek), `scores_in_fp32` leaves the chosen scores
-    and what they scale in fp32 (Mixtral too); `shared_gate` scales the shared expert's
+    caps scores (Gemma 2), `logit_cap` logits; `position_bias` adds a bias to the scores (T5);
+    `masked` always hands attention a mask (Falcon); `parallel_norms` counts the norms of a parallel
+    block; `router_in_fp32` scores experts in fp32 (DeepSeek), `scores_in_fp32` leaves the chosen
+    scores and what they scale in fp32 (Mixtral too); `shared_gate` scales the shared expert's
     result (Qwen); `sinks` is gpt-oss: one sink a head, clamped experts;
     `softmax_in_fp32` is False where eager attention keeps 16 bits (GPT-2, BERT, T5);
     `embedding_dropout` is False where none follows the embedding (OPT); `fp32_stream`: the residual
     stream is fp32 whatever the weights are (Mamba); `recorded` names the layer in
-    `data/layers/layers.json` whose record says what it saves (`memory/recorded.py`), "" for none.
+    `data/layers/layers.json` whose record says what it saves (`memory/recorded.py`), "" for none;
+    `norm_first` is False where norms only follow attention and MLP (OLMo 2); `fused_gate` is one
+    projection to gate and up;
+    `rotary_each` interleaves the rotation's tables anew in every block (ERNIE, Helium);
+    `upcast_loss`: an encoder whose loss is fp32 (ModernBERT); `mask_table`: positions of a causal
+    mask that is a buffer of the model (GPT-BigCode). A norm is rmsnorm, layernorm, or
+    written-layernorm, which Cohere writes out in fp32.
     """
 
     hidden: int
@@ -98,6 +104,12 @@ class BlockShape:
     sinks: bool = False
     softmax_in_fp32: bool = True
     embedding_dropout: bool = True
+    norm_first: bool = True
+    fused_gate: bool = False
+    rotary_each: bool = False
+    upcast_loss: bool = False
+    mask_table: int = 0
+    logit_cap: bool = False
     mixer: StateSpace | None = None
     fp32_stream: bool = False
     recorded: str = ""

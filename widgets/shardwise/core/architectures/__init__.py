@@ -9,16 +9,22 @@ from typing import Any
 from shardwise.core.architectures import (
     bamba,
     bert,
+    bert_relatives,
     deepseek,
     falcon,
     gemma3,
     gpt_like,
+    gpt_relatives,
     jamba,
+    layer_norm_decoders,
     lfm2,
     llama4,
     llama_like,
+    llama_relatives,
     mamba,
     mixture,
+    mixture_relatives,
+    modernbert,
     nemotron,
     opt,
     qwen3_next,
@@ -52,6 +58,12 @@ _MODULES = (
     nemotron,
     lfm2,
     qwen3_next,
+    llama_relatives,
+    layer_norm_decoders,
+    mixture_relatives,
+    gpt_relatives,
+    bert_relatives,
+    modernbert,
 )
 _DTYPES = ("float32", "bfloat16", "float16", "float64", "float8_e4m3fn", "float8_e5m2")
 
@@ -105,7 +117,7 @@ def build(config: Mapping[str, Any], name: str = "") -> Model:
         torch_dtype=dtype,
         fixed_sequence=draft.fixed_sequence,
         assumptions=fields.sentences(),
-        known=known,
+        known=known and not fields.guessed,
     )
 
 

@@ -100,10 +100,10 @@ _POOLED = {("bert", head) for head in ("none", "pretraining", "sequence")} | {("
 
 def build(fields: ConfigFields, head: str, kind: str) -> Draft:
     """The encoder with one head; `kind` says whose embeddings and heads it has."""
-    sizes = _sizes(fields, head)
+    sizes = sizes_of(fields, head)
     tied = head in ("masked", "pretraining") and not sizes["free"]
     base = "" if head == "none" else f"{kind}."
-    shape = _shape(fields, sizes)
+    shape = shape_of(fields, sizes)
     modules: tuple[Module, ...] = unit(f"{base}embeddings", "embedding", EMBEDDINGS[kind], sizes)
     for index in range(fields.layer_count()):
         modules += unit(f"{base}encoder.layer.{index}", "block", BLOCK, sizes, shape)
@@ -115,7 +115,8 @@ def build(fields: ConfigFields, head: str, kind: str) -> Draft:
     return Draft(modules, sizes["hidden"], sizes["vocabulary"], sizes["positions"], tied)
 
 
-def _sizes(fields: ConfigFields, head: str) -> dict[str, int]:
+def sizes_of(fields: ConfigFields, head: str) -> dict[str, int]:
+    """Sizes of BERT's blocks, tables and heads."""
     hidden, heads = fields.whole("hidden_size"), fields.whole("num_attention_heads")
     labelled = head in ("sequence", "tokens", "answers")
     language = head in ("masked", "pretraining")
@@ -129,7 +130,8 @@ def _sizes(fields: ConfigFields, head: str) -> dict[str, int]:
     }
 
 
-def _shape(fields: ConfigFields, sizes: dict[str, int]) -> BlockShape:
+def shape_of(fields: ConfigFields, sizes: dict[str, int]) -> BlockShape:
+    """BERT's block: norms after the residual, biases, dropout."""
     return BlockShape(
         hidden=sizes["hidden"],
         heads=sizes["heads"],
@@ -158,7 +160,7 @@ def _classes(prefix: str) -> dict[str, str]:
     }
 
 
-_DEFAULTS: dict[str, Any] = {
+DEFAULTS: dict[str, Any] = {
     "vocab_size": 30522,
     "hidden_size": 768,
     "num_hidden_layers": 12,
@@ -176,21 +178,21 @@ FAMILIES = (
         "bert",
         "BertConfig",
         {**_classes("Bert"), "BertForPreTraining": "pretraining"},
-        _DEFAULTS,
+        DEFAULTS,
         partial(build, kind="bert"),
     ),
     Family(
         "roberta",
         "RobertaConfig",
         _classes("Roberta"),
-        {**_DEFAULTS, "vocab_size": 50265},
+        {**DEFAULTS, "vocab_size": 50265},
         partial(build, kind="roberta"),
     ),
     Family(
         "xlm-roberta",
         "XLMRobertaConfig",
         _classes("XLMRoberta"),
-        _DEFAULTS,
+        DEFAULTS,
         partial(build, kind="roberta"),
     ),
 )

@@ -222,6 +222,8 @@ class Style:
             dense = replace(dense, parallel=bool(sizes["parallel"]), parallel_norms=norms)
         if "rotary" in sizes:
             dense = replace(dense, rotary=bool(sizes["rotary"]))
+        if "qk_norm" in sizes:
+            dense = replace(dense, qk_norm=bool(sizes["qk_norm"]))
         sparse = replace(
             dense,
             intermediate=0,

@@ -60,3 +60,12 @@ def interleaved(fields: ConfigFields, layers: int) -> tuple[bool, ...]:
     step = fields.whole("interleave_moe_layer_step")
     chosen = set(range(step - 1, layers, step) if listed is None else listed)
     return tuple(i in chosen for i in range(layers))
+
+
+def from_start_index(fields: ConfigFields, layers: int) -> tuple[bool, ...]:
+    """ERNIE 4.5: every `moe_layer_interval`-th layer from `moe_layer_start_index` to the end."""
+    first = fields.whole("moe_layer_start_index", minimum=0)
+    interval = fields.whole("moe_layer_interval")
+    end = fields.config.get("moe_layer_end_index", -1)
+    last = layers - 1 if end in (-1, None) else fields.whole("moe_layer_end_index", minimum=0)
+    return tuple((i + 1) % interval == 0 and first <= i <= last for i in range(layers))

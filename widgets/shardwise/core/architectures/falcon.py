@@ -31,6 +31,8 @@ def _falcon_switches(fields: ConfigFields, sizes: dict[str, int]) -> dict[str, i
     """Which LayerNorms a block has: before both branches, one for both, or one after the other."""
     parallel = fields.flag("parallel_attn")
     new = fields.flag("new_decoder_architecture")
+    if fields.flag("alibi", counts=False):
+        fields.guess("alibi is true: the bias that attention gets as its mask is not counted.")
     norms = fields.optional("num_ln_in_parallel_attn", maximum=2) or (2 if new else 1)
     return {
         "parallel": int(parallel or new),

@@ -23,7 +23,7 @@ from shardwise.core.architectures.templates import (
     rows,
 )
 from shardwise.core.architectures.windows import (
-    alternating,
+    capped_and_alternating,
     five_to_one,
     qwen_windows,
     window_everywhere,
@@ -57,8 +57,8 @@ GEMMA = Style(LLAMA_BLOCK, switches=ATTENTION_BIAS, shape={"norm_in_fp32": True}
 GEMMA2 = Style(
     rows(attention(), gated_mlp(), four_norms()),
     switches=ATTENTION_BIAS,
-    shape={"norm_in_fp32": True, "post_norms": 2, "sdpa": False, "soft_cap": True},
-    pattern=alternating,
+    shape={"norm_in_fp32": True, "post_norms": 2, "sdpa": False},
+    pattern=capped_and_alternating,
 )
 GEMMA3 = Style(
     rows(attention(), head_norms(), gated_mlp(), four_norms()),
@@ -82,7 +82,7 @@ OLMO2 = Style(
         norm("post_feedforward_layernorm"),
     ),
     switches=ATTENTION_BIAS,
-    shape={"qk_norm": True, "norm_in_fp32": True},
+    shape={"qk_norm": True, "norm_in_fp32": True, "norm_first": False},
 )
 PHI3 = Style(
     rows(
@@ -123,6 +123,7 @@ _GEMMA: dict[str, Any] = {
     "sliding_window": 4096,
     "max_position_embeddings": 8192,
 }
+GEMMA2_CAPS: dict[str, Any] = {"attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0}
 GEMMA3_DEFAULTS = defaults(262208, 2304, 9216, 26, 8, 4, **_GEMMA) | {
     "sliding_window_pattern": 6,
     "max_position_embeddings": 131072,
@@ -157,7 +158,9 @@ FAMILIES = (
         defaults(151936, 4096, 22016, 32, 32, 32, head_dim=128, **_QWEN, **_ATTENTION),
     ),
     _family("gemma", "Gemma", GEMMA, defaults(256000, 3072, 24576, 28, 16, 16, **_GEMMA)),
-    _family("gemma2", "Gemma2", GEMMA2, defaults(256000, 2304, 9216, 26, 8, 4, **_GEMMA)),
+    _family(
+        "gemma2", "Gemma2", GEMMA2, defaults(256000, 2304, 9216, 26, 8, 4, **_GEMMA, **GEMMA2_CAPS)
+    ),
     Family(
         "gemma3_text",
         "Gemma3TextConfig",

@@ -35,12 +35,15 @@ def _opt_sizes(fields: ConfigFields, sizes: dict[str, int]) -> dict[str, int]:
     }
 
 
+OPT_ATTENTION = rows(
+    linear("self_attn.k_proj", "key_value", "hidden", "attention", COLUMN, bias="qkv_bias"),
+    linear("self_attn.v_proj", "key_value", "hidden", "attention", COLUMN, bias="qkv_bias"),
+    linear("self_attn.q_proj", "query", "hidden", "attention", COLUMN, bias="qkv_bias"),
+    linear("self_attn.out_proj", "hidden", "query", "attention", ROW, bias="qkv_bias"),
+)
 OPT = Style(
     rows(
-        linear("self_attn.k_proj", "key_value", "hidden", "attention", COLUMN, bias="qkv_bias"),
-        linear("self_attn.v_proj", "key_value", "hidden", "attention", COLUMN, bias="qkv_bias"),
-        linear("self_attn.q_proj", "query", "hidden", "attention", COLUMN, bias="qkv_bias"),
-        linear("self_attn.out_proj", "hidden", "query", "attention", ROW, bias="qkv_bias"),
+        OPT_ATTENTION,
         norm("self_attn_layer_norm", bias="affine", when="affine"),
         plain_mlp("fc1", "fc2", bias="qkv_bias"),
         norm("final_layer_norm", bias="affine", when="affine"),

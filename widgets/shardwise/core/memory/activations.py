@@ -111,7 +111,7 @@ def _feed_forward(
     if reads and (not shape.parallel or (kernel.eager_modules and shape.parallel_norms > 1)):
         # Autocast casts the input anew for the gate's and for the up projection.
         twice = kernel.residual_bytes and kernel.eager_modules and shape.gated
-        copies = 2 if twice and not shape.fused_qkv else 1
+        copies = 2 if twice and not (shape.fused_qkv or shape.fused_gate) else 1
         split = 1 if kernel.gathers_inputs else outside
         operators["MLP input"] = copies * rows * shape.hidden / split
     widths = mlp_widths(shape, kernel)

@@ -16,7 +16,8 @@ class Buffers:
 
     `forward` is its end, `loss` the start of backward, `backward` inside a block, `end` the
     reduction that closes backward, `step` the optimizer's temporary; `held` is there all the time,
-    `extra_between` between steps; `gathered_entering` is FSDP's as forward enters the last block.
+    `extra_between` between steps; `gathered_entering` is FSDP's as forward enters the last block,
+    `gathered_first` as it enters the first.
     """
 
     gathered_forward: float = 0.0
@@ -28,12 +29,24 @@ class Buffers:
     held: float = 0.0
     extra_between: float = 0.0
     gathered_entering: float = 0.0
+    gathered_first: float = 0.0
 
 
 def holds_buckets(layout: Layout, ranks: int) -> bool:
     """Whether DDP keeps reduction buckets beside the gradients (`gradient_as_bucket_view` off)."""
     by_ddp = layout.engine in ("ddp", "zero-redundancy")
     return by_ddp and ranks > 1 and not layout.gradient_as_bucket_view
+
+
+def views_buckets(layout: Layout, ranks: int) -> bool:
+    """Whether DDP's gradients are views of its buckets, which then outlive the step.
+
+    torch/csrc/distributed/c10d/reducer.cpp: buckets are made with the wrapper, and each gradient is
+    a tensor of its own until it is copied into its bucket, as one that is added to an earlier one.
+    Micro-batches without reduction (`no_sync`) pile gradients up beside the buckets (traced).
+    """
+    by_ddp = layout.engine in ("ddp", "zero-redundancy")
+    return by_ddp and ranks > 1 and layout.gradient_as_bucket_view
 
 
 def gathered_element(precision: Precision) -> int:

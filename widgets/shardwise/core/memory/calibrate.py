@@ -9,7 +9,7 @@ from pathlib import Path
 from shardwise.core.errors import ScenarioError, unknown_key
 from shardwise.core.memory.assumptions import not_modelled_in
 from shardwise.core.memory.estimate import estimate
-from shardwise.core.memory.recorded import leaves_out_activations
+from shardwise.core.memory.recorded import leaves_something_out
 from shardwise.core.memory.report import PHASES, MemoryReport
 from shardwise.core.memory.reserve import (
     COMMUNICATOR_BYTES,
@@ -89,7 +89,7 @@ class Calibration:
             high=device + allocated * (FRAGMENTATION_HIGH - FRAGMENTATION),
         )
         model = report.scenario.model
-        complete = not leaves_out_activations(report.scenario)
+        complete = not leaves_something_out(report.scenario)
         return verdict(figures, report.usable_bytes, model.known, complete)
 
 

@@ -92,6 +92,7 @@ def fsdp_buffers(
         gathered_forward=root + (last if keeps else every + last),
         gathered_loss=root + (last if keeps else every),
         gathered_entering=root + (2 * last if keeps else every + last) + second,
+        gathered_first=2 * root + 2 * units.gathered[0] if units.gathered else 0.0,
         extra_end=reduce * units.root
         + max(
             compute * stage.root,

@@ -7,7 +7,7 @@ from functools import lru_cache
 from shardwise.core.memory.host import host_bytes_per_node
 from shardwise.core.memory.phases import stage_phases
 from shardwise.core.memory.pools import stranded_bytes
-from shardwise.core.memory.recorded import leaves_out_activations
+from shardwise.core.memory.recorded import leaves_something_out
 from shardwise.core.memory.report import MemoryReport, StageReport
 from shardwise.core.memory.reserve import device_bytes, verdict, with_cached
 from shardwise.core.memory.stages import stages_of
@@ -21,7 +21,7 @@ def estimate(scenario: Scenario) -> MemoryReport:
         ScenarioError: not a scenario.
 
     >>> from shardwise.core.scenario import Scenario
-    >>> report = estimate(Scenario.from_dict({"model": {"parameters": 7e9}}))
+    >>> report = estimate(Scenario.from_dict({"model": "llama-3.2-1b"}))
     >>> report.verdict
     'fits'
     """
@@ -47,7 +47,7 @@ def _estimated(scenario: Scenario) -> MemoryReport:
         cached_bytes=figures.cached,
         usable_bytes=usable,
         host_bytes_per_node=host_bytes_per_node(scenario, stages),
-        verdict=verdict(needed, usable, scenario.model.known, not leaves_out_activations(scenario)),
+        verdict=verdict(needed, usable, scenario.model.known, not leaves_something_out(scenario)),
     )
 
 

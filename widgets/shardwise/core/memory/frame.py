@@ -18,6 +18,7 @@ from shardwise.core.memory.buffers import (
     all_reduce_held,
     embedding_slice,
     gathered_element,
+    views_buckets,
     whole_embedding_gradient,
 )
 from shardwise.core.memory.engine_buffers import stage_buffers
@@ -100,7 +101,11 @@ def _frame(
     if layout.engine == "ddp" and waste and optimizer[0].startswith("sgd"):
         own = precision.gradient_bytes * embedding_slice(stage, layout)
         buffers = replace(buffers, extra_step=buffers.extra_step + own)
-    persistent = persistent_gradients(layout)
+    views = views_buckets(layout, ranks)
+    persistent = persistent_gradients(layout) or views
+    twice = 2 if views and several else 1
+    if twice == 2:
+        buffers = replace(buffers, extra_backward=buffers.extra_backward + states.gradients)
     held = states.gradients if several or persistent else 0.0
     on_gpu = after_offload(states, layout)
     rounding = rounding_on_gpu(stage, layout, precision, optimizer, shard)
@@ -138,7 +143,7 @@ def _frame(
         on_gpu=on_gpu,
         buffers=buffers,
         run=run,
-        held=on_gpu.gradients if held else 0.0,
+        held=twice * on_gpu.gradients if held else 0.0,
         between=on_gpu.gradients if persistent else 0.0,
         root_share=units.root_share,
         whole_units=(units.gathered_root, max(units.gathered, default=0.0)),

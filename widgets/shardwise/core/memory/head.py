@@ -31,7 +31,7 @@ def stage_loss(scenario: Scenario, stage: Stage) -> LossBytes:
         training.loss,
         model.hidden,
         upcast=_upcasts(scenario, stage),
-        soft_cap=last is not None and last.soft_cap,
+        soft_cap=last is not None and last.logit_cap,
         split=layout.vocabulary_ranks > 1 and training.model_code in _LOSS_PARALLEL,
     )
 
@@ -42,4 +42,4 @@ def _upcasts(scenario: Scenario, stage: Stage) -> bool:
         return True
     last = stage.blocks[-1][0]
     causal = last.causal and not last.cross_attention
-    return causal or autocasts(scenario.layout, scenario.training.precision)
+    return causal or last.upcast_loss or autocasts(scenario.layout, scenario.training.precision)

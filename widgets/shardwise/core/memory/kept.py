@@ -132,7 +132,8 @@ def _block_memory(shape: BlockShape, tokens: Tokens, kernel: Kernel, kind: str) 
         kept = saved.total - dropped
     if kernel.frozen is not None and not kernel.frozen.flows:
         kept = recomputed = 0.0  # checkpoint holds no input that needs no gradient (traced)
-    copied = kernel.eager_modules and shape.norm == "rmsnorm" and kernel.residual < 4
+    first = shape.norm != "layernorm" and shape.norm_first
+    copied = kernel.eager_modules and first and kernel.residual < 4
     if kind in ("full", "per-op") and copied:
         recomputed += saved.input_bytes
     moments = block_moments(shape, tokens, kernel, saved)

@@ -8,7 +8,7 @@ from shardwise.core.memory.activations import Saved
 from shardwise.core.memory.operators.attention import attention_kernel, softmax_bytes
 from shardwise.core.memory.operators.frozen import product_kept
 from shardwise.core.memory.operators.mlp import mlp_backward_widths
-from shardwise.core.memory.operators.norms import norm_backward, norm_bytes
+from shardwise.core.memory.operators.norms import norm_backward, norm_behind, norm_bytes
 from shardwise.core.memory.operators.run import Frozen, Kernel, Tokens
 from shardwise.core.memory.operators.state_space import mixer_backward
 from shardwise.core.structure import BlockShape
@@ -44,19 +44,23 @@ def block_moments(
     freed, moments = _feed_forward(shape, tokens, kernel, saved)
     outside = kernel.tensor if kernel.sequence_parallel else 1
     behind = 0.0
-    if shape.post_norms == 2:  # Gemma's norm of the MLP's result comes first, then attention's
-        behind = norm_bytes(shape, tokens.count, shape.hidden, kernel) / outside
-        moments = [moment._replace(extra=moment.extra - behind) for moment in moments]
-        freed += behind
     norm = norm_backward(shape, tokens.count, kernel) / outside
+    if (
+        shape.post_norms == 2 or not shape.norm_first
+    ):  # Gemma's norm of the MLP's result comes first, then attention's
+        behind = norm_behind(shape, tokens.count, kernel) / outside
+        moments = [moment._replace(extra=moment.extra - behind) for moment in moments]
+        moments.insert(0, Moment(norm, 0.0, 0.0))
+        freed += behind
     moments.append(Moment(norm - freed, 1.0, 0.0))
     freed += norm_bytes(shape, tokens.count, shape.hidden, kernel) / outside
     if shape.attention:
         share = _output_share(shape)
-        freed += behind
+        freed += behind if shape.norm_first else 0.0
         moments.append(Moment(_attention(shape, tokens, kernel) - freed, 1.0, share))
     own = norm_bytes(shape, tokens.count, shape.hidden, kernel) / outside
-    moments.append(Moment(norm - saved.total + own, 1.0, 1.0))
+    if shape.norm_first:
+        moments.append(Moment(norm - saved.total + own, 1.0, 1.0))
     if kernel.frozen is not None:
         moments = frozen_moments(moments, kernel.frozen)
     if not shape.position_bias:

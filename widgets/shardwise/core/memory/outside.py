@@ -26,13 +26,16 @@ class Outside(NamedTuple):
 
 
 def table_bytes(scenario: Scenario, stage: Stage) -> float:
-    """Rotation tables that modules keep as buffers, as long as the sequence is.
+    """Tables that modules keep as buffers: rotations, as long as the sequence is, and masks.
 
     torchtitan: d/2 complex numbers a position on every stage (models/llama3/model/model.py,
     `freqs_cis`). nanotron: in each layer that table in fp32 and flash-attn's 16-bit cos and sin
-    (src/nanotron/models/llama.py).
+    (src/nanotron/models/llama.py). GPT-BigCode's causal mask is one, a byte for
+    each pair of positions.
     """
     training = scenario.training
+    if training.model_code == "transformers":
+        return float(stage.blocks[0][0].mask_table ** 2) if stage.blocks else 0.0
     rotary = [(shape, count) for shape, count in stage.blocks if shape.rotary and shape.attention]
     if training.model_code not in ("torchtitan", "nanotron") or not rotary:
         return 0.0
@@ -77,7 +80,7 @@ def outside_saved(stage: Stage, tokens: Tokens, kernel: Kernel, vocabulary: int)
             patch = sum(t.elements for t in stage.root_tensors if len(t.shape) == 4)
             pixels = patch / first.hidden * (count - tokens.samples)
             early += (4 + kernel.element_bytes) * pixels
-        if first.rotary and first.attention:
+        if any(shape.rotary and shape.attention for shape, _ in stage.blocks):
             early += _rotary_bytes(stage, tokens, kernel)
         if first.dropout and first.embedding_dropout:
             # Its result is the first LayerNorm's input, which the blocks count.
@@ -89,7 +92,9 @@ def outside_saved(stage: Stage, tokens: Tokens, kernel: Kernel, vocabulary: int)
         trains_head = kernel.frozen is None or "head" in kernel.frozen.trained
         reads = kernel.element_bytes * last.hidden if vocabulary and trains_head else 0
         late += count * (reads + 8)
-        if not last.causal and vocabulary:  # BERT's transform: dense, GELU, norm
+        if (
+            not last.causal and vocabulary and last.norm == "layernorm"
+        ):  # BERT's transform: dense, GELU, norm
             late += 2 * kernel.element_bytes * count * last.hidden
     split = kernel.tensor if kernel.sequence_parallel else 1
     by_torch = kernel.sequence_parallel and kernel.model_code in ("torchtitan", "compiled")

@@ -106,7 +106,9 @@ def _forward(
     """(gathered, activations, logits) at forward's end, or as FSDP enters the last block.
 
     There its all-gather buffer is copied out while the one of the block before is still held: three
-    whole blocks (traced; it binds where frozen experts save little for backward).
+    whole blocks (traced; it binds where frozen experts save little for backward). As it enters the
+    first block the root's all-gather buffer is still held, and the block's with its copy: it binds
+    where the root is most of a shallow model (traced).
     """
     end = (frame.buffers.gathered_forward, kept, loss + waiting)
     adapted = activations.adapting
@@ -117,8 +119,14 @@ def _forward(
         return end
     last = activations.memories[frame.run.spots[-1].step.kind]
     before = kept - last.kept - activations.late + last.hidden_bytes
+    first = activations.memories[frame.run.spots[0].step.kind]
+    begun = kept - activations.whole + activations.early + first.hidden_bytes
     gathered, active, logits = highest(
-        [end, (frame.buffers.gathered_entering, before, 1.0 * waiting)]
+        [
+            end,
+            (frame.buffers.gathered_entering, before, 1.0 * waiting),
+            (frame.buffers.gathered_first, begun, 1.0 * waiting),
+        ]
     )
     return gathered, active, logits
 

@@ -72,7 +72,7 @@ def with_cached(figures: DeviceBytes, stranded: float, usable: float) -> DeviceB
 def verdict(figures: DeviceBytes, usable_bytes: float, known: bool, complete: bool = True) -> str:
     """fits, tight (inside the band), does not fit; uncertain where the architecture is a guess.
 
-    Never fits where the estimate is not `complete` (activations are missing from it).
+    Never fits where the estimate is not `complete` (something may be missing from it).
     """
     if figures.low > usable_bytes:
         return "does not fit"

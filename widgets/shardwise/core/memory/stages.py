@@ -120,12 +120,18 @@ def _stages(
             behind += len(tables[:1])
         trains = "embedding" not in trainable.frozen and not trainable.rank
         shared = last and (first or bool(model.prediction)) and model.tied and trains
-        tied = model.vocabulary * model.hidden // degrees[3] if shared else 0
+        tied = _table(model, before) // degrees[3] if shared else 0
         stage = _stage(index, own, ends, (first, last), behind, tied, degrees)
         if not trainable.everything:
             stage = _with_frozen(stage, own, ends, behind, model, trainable, degrees)
         stages.append(stage)
     return tuple(stages)
+
+
+def _table(model: Model, before: tuple[Module, ...]) -> int:
+    """Elements of the words' table, which may be narrower than the blocks (OPT-350m, ELECTRA)."""
+    tables = (t for module in before for t in module.tensors if t.part == "embedding")
+    return next((t.elements for t in tables if t.shape[0] == model.vocabulary), 0)
 
 
 @lru_cache(maxsize=64)

@@ -10,7 +10,7 @@ from shardwise.core.arrays import first_highest, most
 from shardwise.core.errors import ScenarioError
 from shardwise.core.memory.phases import stage_phases
 from shardwise.core.memory.pools import stranded_bytes
-from shardwise.core.memory.recorded import leaves_out_activations
+from shardwise.core.memory.recorded import leaves_something_out
 from shardwise.core.memory.report import PHASES
 from shardwise.core.memory.reserve import device_bytes, verdict, with_cached
 from shardwise.core.memory.stages import stages_of
@@ -64,7 +64,7 @@ class Sweep:
     def verdicts(self) -> list[str]:
         """The words of `MemoryReport.verdict`, in the order of the flattened arrays."""
         groups, known = self.scenario.layout.process_groups, self.scenario.model.known
-        complete = not leaves_out_activations(self.scenario)
+        complete = not leaves_something_out(self.scenario)
         return [
             verdict(device_bytes(peak, groups), self.usable_bytes, known, complete)
             for peak in self.peak_bytes.ravel().tolist()

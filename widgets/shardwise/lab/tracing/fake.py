@@ -160,7 +160,7 @@ class FakeRun:
         settings, live = self.settings, self.live
         if settings.engine == "ddp":
             with live.allocating(labels.COLLECTIVE_BUFFERS):
-                model = replicated(model)
+                model = replicated(model, settings.gradient_as_bucket_view)
         optimizer = steps.optimizer_of(model, settings)
         with live.allocating(BUFFERS_AND_INPUTS):
             inner = getattr(model, "module", model)

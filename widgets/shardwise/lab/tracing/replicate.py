@@ -8,15 +8,17 @@ import torch
 from torch import nn
 
 
-def replicated(model: nn.Module) -> nn.parallel.DistributedDataParallel:
-    """DDP with its real reducer and buckets.
+def replicated(model: nn.Module, views: bool = False) -> nn.parallel.DistributedDataParallel:
+    """DDP with its real reducer and buckets; `views`: gradients are views of the buckets.
 
     Three things read data that fake tensors don't have and change no peak: the broadcast of
     the first weights, the collective's answer (in place, in the bucket) and the exchange of bucket
     indices when buckets are built again in gradient order (the same bytes; both live for a moment
     before the second forward, where nothing else does, so it is no peak).
     """
-    wrapped = nn.parallel.DistributedDataParallel(model, init_sync=False)
+    wrapped = nn.parallel.DistributedDataParallel(
+        model, init_sync=False, gradient_as_bucket_view=views
+    )
     wrapped.register_comm_hook(None, _answered)
     wrapped.reducer = _Reducer(wrapped.reducer)
     return wrapped

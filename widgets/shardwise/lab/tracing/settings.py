@@ -47,6 +47,7 @@ class Settings:
     steps: int = 2
     task: str = "auto"
     hold_output: bool = False
+    gradient_as_bucket_view: bool = False
     block_bytes: int = 512
 
     def __post_init__(self) -> None:

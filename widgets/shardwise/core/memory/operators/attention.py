@@ -28,7 +28,8 @@ def attention_kernel(shape: BlockShape, tokens: Tokens, kernel: Kernel) -> str:
         # The efficient kernel (flash has no fp32) knows no grouped heads; with a mask transformers
         # repeats keys and values beforehand (integrations/sdpa_attention.py, use_gqa_in_sdpa).
         return "math" if shape.kv_heads < shape.heads and not masked else "efficient"
-    unlike = shape.value_head_dim != shape.head_dim
+    # Heads of at most 256 (aten/src/ATen/native/transformers/cuda/sdp_utils.cpp).
+    unlike = shape.value_head_dim != shape.head_dim or shape.head_dim > 256
     return "efficient" if unlike or masked else "flash"
 
 
@@ -73,6 +74,8 @@ def attention(shape: BlockShape, tokens: Tokens, kernel: Kernel) -> Mapping[str,
         # Its inputs are views that keep the fused projection whole beside the normed copies.
         query = shape.heads * shape.head_dim + kv * shape.head_dim
         parts["query and key norms"] = kernel.element_bytes * tokens.count * query / kernel.tensor
+    if shape.rotary_each and kernel.eager_modules:
+        parts["rotation"] = 2 * kernel.residual * tokens.length * shape.head_dim
     if kernel.followed:
         parts["query and key norms"] = head_norms(shape, tokens.count, kernel)
     glued = kernel.eager_modules and shape.rotary_cat
@@ -188,9 +191,10 @@ def softmax_bytes(shape: BlockShape, kernel: Kernel) -> int:
 
 
 def mask_bytes(shape: BlockShape, tokens: Tokens, kernel: Kernel) -> float:
-    """The mask that transformers makes once a forward pass, for each sample (masking_utils.py).
+    """The mask that transformers makes once a forward pass (masking_utils.py).
 
-    In the stream's type for eager attention; bool where SDPA is handed one. T5's position bias, for
+    In the stream's type and for each sample for eager attention; where SDPA is handed one it is
+    bool, and the same for all samples. T5's position bias, for
     all samples at once, is handed on the same way, while a checkpointed first block saves no bucket
     indices (8s², counted outside the blocks).
     """
@@ -202,4 +206,4 @@ def mask_bytes(shape: BlockShape, tokens: Tokens, kernel: Kernel) -> float:
         return kernel.residual * tokens.count * tokens.attended if shape.causal else 0.0
     if not has_mask(shape, tokens):
         return 0.0
-    return tokens.count * tokens.attended
+    return tokens.length * tokens.attended

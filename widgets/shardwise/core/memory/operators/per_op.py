@@ -54,7 +54,7 @@ def _products(shape: BlockShape, tensor: int) -> tuple[list[float], int]:
             continue
         rows += 1
         separate = [inner, inner] if shape.gated else [inner]
-        joined = [2 * inner] if shape.gated and shape.fused_qkv else separate
+        joined = [2 * inner] if shape.gated and (shape.fused_qkv or shape.fused_gate) else separate
         widths += [*(width / tensor for width in joined), shape.hidden]
     return widths, rows
 
