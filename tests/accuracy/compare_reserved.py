@@ -21,6 +21,7 @@ from typing import Any
 from compare_traces import CASES, inexpressible, load_cases, quantile, scenario_of
 
 from shardwise.core.memory import estimate
+from shardwise.core.memory.frame import frame_of
 from shardwise.core.memory.pools import stranded_bytes
 from shardwise.core.memory.reserve import FRAGMENTATION, FRAGMENTATION_HIGH
 
@@ -43,7 +44,8 @@ def held_of(row: dict[str, str], case: dict[str, Any]) -> Held:
     """One replayed case beside its estimate."""
     report = estimate(scenario_of(case))
     stage, kind = report.worst, case["activation_checkpointing"]
-    idle = stranded_bytes(report.scenario, stage.index, stage.phases, stage.binding_phase)
+    frame = frame_of(report.scenario, stage.index)
+    idle = stranded_bytes(report.scenario, frame, stage.phases, stage.binding_phase)
     peak, reserved = float(row["peak_bytes"]), float(row["reserved_bytes"])
     return Held(
         row["case"],

@@ -13,6 +13,7 @@ from shardwise.core.errors import ScenarioError
 from shardwise.core.layout import Layout
 from shardwise.core.memory import MemoryReport, estimate
 from shardwise.core.memory.activations import block_saved
+from shardwise.core.memory.frame import frame_of
 from shardwise.core.memory.kernel import kernel_of, tokens_of
 from shardwise.core.memory.megatron import (
     head_loss,
@@ -178,8 +179,8 @@ def test_deepspeeds_pipeline_receives_into_one_buffer_of_each_kind() -> None:
     laid = scenario({"engine": "deepspeed", "zero_stage": 1, "pipeline_parallel": 4})
     hidden = 2 * TOKENS * HIDDEN
     found = [receive_buffer_bytes(laid, index) for index in range(4)]
-    assert found == [hidden, 2 * hidden, 2 * hidden, hidden]
-    assert receive_buffer_bytes(scenario({"pipeline_parallel": 2}), 0) == 0
+    assert found == [(hidden, 0), (2 * hidden, 0), (2 * hidden, 0), (hidden, 0)]
+    assert receive_buffer_bytes(scenario({"pipeline_parallel": 2}), 0) == (0, 0)
 
 
 def test_deepspeeds_pipeline_has_groups_of_the_world_and_of_a_replica() -> None:
@@ -213,7 +214,8 @@ def test_deepspeeds_flat_gradients_add_to_what_is_reserved() -> None:
         assert stage.binding_phase in ("forward", "loss", "backward")
         step = 6 * found.scenario.model.parameters / 8 if precision == "mixed-16" else 0.0
         bucket = 6 * 5e8 if precision == "mixed-20" else 0.0
-        idle = stranded_bytes(found.scenario, stage.index, stage.phases, stage.binding_phase)
+        frame = frame_of(found.scenario, stage.index)
+        idle = stranded_bytes(found.scenario, frame, stage.phases, stage.binding_phase)
         assert idle == pytest.approx(max(step, bucket))
 
 

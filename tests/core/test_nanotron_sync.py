@@ -6,6 +6,7 @@ import pytest
 
 from shardwise.core.layout import Layout
 from shardwise.core.memory import estimate
+from shardwise.core.memory.frame import frame_of
 from shardwise.core.memory.nanotron import sync_bytes
 from shardwise.core.memory.pools import stranded_bytes
 from shardwise.core.scenario import Scenario
@@ -54,5 +55,6 @@ def test_flattened_gradients_that_no_activation_left_room_for_stay_reserved() ->
     """Pieces of 4/8 bytes a parameter are larger than 2 x 4096 x 8192, not than 65,536 tokens."""
     for length, fits in ((4096, False), (65536, True)):
         report = estimate(scenario(1, length=length))
-        idle = stranded_bytes(report.scenario, 0, report.phases, report.binding_phase)
+        frame = frame_of(report.scenario, 0)
+        idle = stranded_bytes(report.scenario, frame, report.phases, report.binding_phase)
         assert (idle == 0.0) == fits

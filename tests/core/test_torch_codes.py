@@ -8,6 +8,7 @@ import pytest
 
 from shardwise.core.memory import MemoryReport, estimate
 from shardwise.core.memory.activations import Kernel, Tokens, block_saved, kept_bytes
+from shardwise.core.memory.frame import frame_of
 from shardwise.core.memory.loss import loss_bytes
 from shardwise.core.memory.operators.per_op import kept_results
 from shardwise.core.memory.pools import stranded_bytes
@@ -147,7 +148,8 @@ def test_one_gpu_strands_only_the_logits() -> None:
     """Without FSDP there is one stream."""
     found = report(gpus=1, layout={"engine": "ddp"}, precision="bf16", sequence_length=16384)
     assert found.binding_phase == "loss"
-    idle = stranded_bytes(found.scenario, 0, found.phases, found.binding_phase)
+    frame = frame_of(found.scenario, 0)
+    idle = stranded_bytes(found.scenario, frame, found.phases, found.binding_phase)
     assert idle == 2 * 16384 * 128_256
     assert found.cached_bytes == 0  # the run does not fit, so nothing idle is left
 

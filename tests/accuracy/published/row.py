@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 
 from shardwise.core.memory import MemoryReport, estimate
+from shardwise.core.memory.frame import frame_of
 from shardwise.core.memory.pools import stranded_bytes
 from shardwise.core.memory.replayed import replayed
 from shardwise.core.memory.reserve import device_bytes, with_cached
@@ -54,7 +55,8 @@ class Published:
         needed = device_bytes(stage.peak_bytes, self.scenario.layout.process_groups)
         memory = replayed(self.scenario, stage.index)
         usable = self.scenario.cluster.gpu.usable_bytes
-        idle = stranded_bytes(self.scenario, stage.index, stage.phases, stage.binding_phase)
+        frame = frame_of(self.scenario, stage.index)
+        idle = stranded_bytes(self.scenario, frame, stage.phases, stage.binding_phase)
         figures = with_cached(needed, idle, usable)
         if memory is not None:
             extra = memory.peak_reserved - figures.reserved

@@ -1,13 +1,16 @@
-"""Arithmetic that takes numbers and NumPy arrays alike; NumPy is loaded only for arrays.
+"""Arithmetic for numbers, NumPy arrays and open sizes alike; NumPy is loaded only for arrays.
 
-Formulas are annotated with `float`: an array of float64 goes through the same lines. Only a choice
-between two values needs a function of its own, which is here.
+Formulas are annotated with `float`: an array of float64 goes through the same lines, and so do the
+sums of `terms.py`. Only a choice between two values needs a function of its own, which is here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import reduce
 from typing import Any
+
+from shardwise.core.terms import Terms, later
 
 _PLAIN = frozenset((int, float, bool))
 
@@ -25,6 +28,8 @@ def most(first: float, second: float) -> float:
     """
     if is_plain(first) and is_plain(second):
         return first if first >= second else second
+    if isinstance(first, Terms) or isinstance(second, Terms):
+        return later(most, first, second)
     import numpy
 
     larger: float = numpy.maximum(first, second)
@@ -39,6 +44,8 @@ def least(first: float, second: float) -> float:
     """
     if is_plain(first) and is_plain(second):
         return first if first <= second else second
+    if isinstance(first, Terms) or isinstance(second, Terms):
+        return later(least, first, second)
     import numpy
 
     smaller: float = numpy.minimum(first, second)
@@ -51,6 +58,8 @@ def there(value: float) -> bool:
     >>> there(0.0), there(2)
     (False, True)
     """
+    if isinstance(value, Terms):
+        return any(value.coefficients.values())
     return not is_plain(value) or value != 0
 
 
@@ -60,7 +69,18 @@ def rounded_up(value: float) -> float:
     >>> rounded_up(2.1)
     3
     """
+    if isinstance(value, Terms):
+        return later(rounded_up, value)
     return -(-value // 1) if not is_plain(value) else int(-(-value // 1))
+
+
+def largest(values: Sequence[float]) -> float:
+    """The largest of several, element by element.
+
+    >>> largest([1.0, 3.0, 2.0])
+    3.0
+    """
+    return max(values) if _PLAIN.issuperset(map(type, values)) else reduce(most, values)
 
 
 def everywhere(condition: Any) -> bool:
@@ -81,7 +101,7 @@ def first_highest(rows: Sequence[tuple[Any, ...]]) -> tuple[Any, ...]:
     >>> first_highest([(1.0, "a"), (4.0, "b"), (4.0, "c")])
     (4.0, 'b')
     """
-    return _picked(rows, [row[0] for row in rows])
+    return at_highest(rows, [row[0] for row in rows])
 
 
 def highest(rows: Iterable[tuple[Any, ...]]) -> tuple[Any, ...]:
@@ -91,10 +111,15 @@ def highest(rows: Iterable[tuple[Any, ...]]) -> tuple[Any, ...]:
     (4.0, 0.0)
     """
     listed = list(rows)
-    return _picked(listed, [sum(row) for row in listed])
+    return at_highest(listed, [sum(row) for row in listed])
 
 
-def _picked(rows: Sequence[tuple[Any, ...]], by: list[Any]) -> tuple[Any, ...]:
+def at_highest(rows: Sequence[tuple[Any, ...]], by: list[Any]) -> tuple[Any, ...]:
+    """The row at the largest of the numbers beside them, the first of equals.
+
+    >>> at_highest(["a", "b"], [1.0, 4.0])
+    'b'
+    """
     if _PLAIN.issuperset(map(type, by)):
         return rows[by.index(max(by))]
     import numpy

@@ -11,6 +11,7 @@ from shardwise.core.custom_hardware import custom_gpu, custom_link, gpu_to_dict,
 from shardwise.core.errors import ScenarioError, unknown_key
 from shardwise.core.fields import section, whole
 from shardwise.core.hardware import MAX_GPUS_PER_NODE, Gpu, Link
+from shardwise.core.hashed import hashed_once
 from shardwise.core.units import GIB, format_bound, parse_number
 
 __all__ = ["Cluster", "Gpu", "Link", "default_host_memory_bytes"]
@@ -22,6 +23,7 @@ MAX_HOST_MEMORY_GIB = 2**20
 _KEYS = ("gpu", "gpus_per_node", "nodes", "intra_node", "inter_node", "host_memory_gib")
 
 
+@hashed_once
 @dataclass(frozen=True)
 class Cluster:
     """Nodes of one kind, each with the same cards; `host_memory_bytes` is one node's RAM."""

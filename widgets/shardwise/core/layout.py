@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from shardwise.core.engines import CONTEXT_EXCHANGES, ENGINES, OFFLOADS, SCHEDULES, zero_stage
 from shardwise.core.errors import ScenarioError
 from shardwise.core.fields import choice, flag, section, whole
-from shardwise.core.hashed import hashed_once
+from shardwise.core.hashed import hashed_once, once
 from shardwise.core.layout_checks import check_experts, check_layout
 
 _MOST = 1_000_000
@@ -85,7 +85,7 @@ class Layout:
         """Ranks that the embedding's rows are cut over."""
         return self.tensor_parallel if self.vocabulary_parallel else 1
 
-    @property
+    @once
     def process_groups(self) -> int:
         """Process groups that one rank of a resolved layout communicates in: one an axis.
 

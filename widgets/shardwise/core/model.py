@@ -134,6 +134,11 @@ class Model:
         return dict(counts.most_common())
 
     @cached_property
+    def windows(self) -> tuple[int, ...]:
+        """Lengths of its blocks' sliding windows, the shortest first."""
+        return tuple(sorted({shape.sliding_window for shape, _ in self.block_groups} - {0}))
+
+    @cached_property
     def block_groups(self) -> tuple[tuple[BlockShape, int], ...]:
         """Neighbouring blocks of one shape, run-length encoded in forward order."""
         shapes = (module.block for module in self.blocks if module.block is not None)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from shardwise.core.arrays import first_highest, least, most
+from shardwise.core.arrays import least, most
 from shardwise.core.memory.moments import Moment
-from shardwise.core.memory.spots import Pass
+from shardwise.core.memory.spots import Pass, Spot
 
 
 class BlockMemory(NamedTuple):
@@ -19,21 +19,30 @@ class BlockMemory(NamedTuple):
 
 
 class Point(NamedTuple):
-    """Bytes at one moment of backward, over everything that is there all the time."""
+    """Bytes at one moment of backward, over everything that is there all the time.
+
+    `heads` is how many gradients of all logits there are beside them.
+    """
 
     gradients: float
     gathered: float
     activations: float
     extra: float
+    heads: float = 0.0
+
+    @property
+    def besides(self) -> float:
+        """All but activations and logits, which alone grow with tokens."""
+        return self.gradients + self.gathered + self.extra
 
 
-def worst_point(
+def backward_points(
     run: Pass,
     memories: tuple[BlockMemory, ...],
     early: float,
     shared: tuple[float, float] = (0.0, 0.0),
-) -> Point:
-    """The highest moment of backward.
+) -> list[Point]:
+    """The moments at which backward may be highest.
 
     Args:
         run: the stage's pass.
@@ -42,44 +51,31 @@ def worst_point(
         shared: bytes of those that blocks read: gone with the first block's backward, or (the
             second figure of the first) with the decoder's first block's.
     """
-    return Point(*first_highest(_points(run, memories, early, shared))[1:])
-
-
-def _points(
-    run: Pass, memories: tuple[BlockMemory, ...], early: float, shared: tuple[float, float]
-) -> list[tuple[float, float, float, float, float]]:
-    """(total, gradients, gathered, activations, extra) of every candidate."""
     gradients, gathered, extra = run.closing
-    after = early - shared[0]
-    rows = [(gradients + gathered + after + extra, gradients, gathered, after, extra)]
-    apart = run.fsdp or run.apart
+    points = [Point(gradients, gathered, early - shared[0], extra)]
     for spot in run.spots:
         block = memories[spot.step.kind]
         before = early - shared[1] if spot.step.kind in run.encoder else early
         for count, memory in zip(spot.step.before, memories, strict=True):
             before = before + count * memory.kept
         whole = before + block.kept + block.recomputed
-        for moment in block.moments:
-            made = moment.feed_forward * spot.feed_forward + moment.attention * spot.others
-            saved, gradients, extra = whole + moment.extra, spot.gradients, spot.extra
-            if moment.product:
-                extra = extra + spot.passing
-            if apart:
-                extra = extra + made
-            else:
-                gradients = gradients + made
-            # Less than nothing: more of the weights' copies went than gradients came.
-            gathered = spot.gathered + least(gradients, 0.0)
-            gradients = most(gradients, 0.0)
-            total = gradients + gathered + saved + extra
-            rows.append((total, gradients, gathered, saved, extra))
-        gradients = spot.gradients
+        points += [_inside(run, spot, moment, whole + moment.extra) for moment in block.moments]
         if spot.entering is not None:
-            saved, extra = before + block.kept + block.hidden_bytes, spot.extra
-            total = gradients + spot.entering + saved + extra
-            rows.append((total, gradients, spot.entering, saved, extra))
+            saved = before + block.kept + block.hidden_bytes
+            points.append(Point(spot.gradients, spot.entering, saved, spot.extra))
         if spot.leaving is not None:
-            saved, extra = before + block.hidden_bytes, spot.reduced
-            total = gradients + spot.leaving + saved + extra
-            rows.append((total, gradients, spot.leaving, saved, extra))
-    return rows
+            saved = before + block.hidden_bytes
+            points.append(Point(spot.gradients, spot.leaving, saved, spot.reduced))
+    return points
+
+
+def _inside(run: Pass, spot: Spot, moment: Moment, saved: float) -> Point:
+    """One moment inside a block's backward, with the gradients of its weights made by then."""
+    made = moment.feed_forward * spot.feed_forward + moment.attention * spot.others
+    extra = spot.extra + spot.passing if moment.product else spot.extra
+    if run.fsdp or run.apart:
+        return Point(spot.gradients, spot.gathered, saved, extra + made)
+    gradients = spot.gradients + made
+    # Less than nothing: more of the weights' copies went than gradients came.
+    gathered = spot.gathered + least(gradients, 0.0)
+    return Point(most(gradients, 0.0), gathered, saved, extra)

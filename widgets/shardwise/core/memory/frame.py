@@ -59,8 +59,11 @@ class Frame:
     head_cast: bool
 
 
-def frame_of(scenario: Scenario, index: int, *, first: bool = False) -> Frame:
-    """The frame of one stage of a scenario; `first`: before any earlier micro-batch's gradients."""
+def frame_of(scenario: Scenario, index: int, several: bool | None = None) -> Frame:
+    """The frame of one stage of a scenario.
+
+    `several`: whether a micro-batch finds gradients of earlier ones; None: as the step has them.
+    """
     training = scenario.training
     return _frame(
         scenario.model,
@@ -70,7 +73,7 @@ def frame_of(scenario: Scenario, index: int, *, first: bool = False) -> Frame:
         (training.activation_checkpointing, training.checkpoint_every),
         scenario.shard,
         ranks_reduced(scenario),
-        not first and everywhere(scenario.micro_batches > 1),
+        everywhere(scenario.micro_batches > 1) if several is None else several,
         index,
         training.trainable,
         kernel_of(scenario),

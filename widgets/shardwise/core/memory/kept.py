@@ -109,14 +109,12 @@ def _held_masks(
     }
 
 
+@lru_cache(maxsize=1024)
 def block_memory(shape: BlockShape, tokens: Tokens, kernel: Kernel, kind: str) -> BlockMemory:
-    """A block under one kind of checkpointing."""
-    made = _block_memory if tokens.many else _remembered
-    return made(shape, tokens, kernel, kind)
+    """A block under one kind of checkpointing.
 
-
-def _block_memory(shape: BlockShape, tokens: Tokens, kernel: Kernel, kind: str) -> BlockMemory:
-    """A checkpoint holds the block's input, which transformers' fp32 RMSNorm does not save."""
+    A checkpoint holds the block's input, which transformers' fp32 RMSNorm does not save.
+    """
     if shape.recorded and (layer := recorded_layer(shape, kernel)) is not None:
         return recorded_memory(layer, shape, tokens, block_saved(shape, tokens, kernel), kind)
     held = 0.0
@@ -140,6 +138,3 @@ def _block_memory(shape: BlockShape, tokens: Tokens, kernel: Kernel, kind: str) 
     if kind == "full" and kernel.frozen is not None:
         moments += adapter_forward(shape, tokens, kernel)
     return BlockMemory(kept + held, recomputed, saved.input_bytes, moments)
-
-
-_remembered = lru_cache(maxsize=64)(_block_memory)

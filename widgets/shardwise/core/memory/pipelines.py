@@ -61,18 +61,18 @@ def chunks_in_flight(layout: Layout, index: int) -> tuple[int, ...]:
 
 
 def held_elsewhere(
-    scenario: Scenario, index: int, whole: float, ends: tuple[float, float]
+    scenario: Scenario, index: int, flight: float, whole: float, ends: tuple[float, float]
 ) -> float:
     """Bytes of micro-batches in flight beside the one that is being worked on.
 
     Args:
         scenario: gives schedule and stages.
         index: the stage.
+        flight: its micro-batches in flight.
         whole: what all its blocks and both ends save for one micro-batch.
         ends: of that, what is saved before the first block and after the last; with interleaved
             chunks these belong to the first and to the last chunk.
     """
-    flight = in_flight(scenario, index)
     if scenario.layout.schedule != "interleaved":
         return whole * (flight - 1)
     each, (early, late) = chunks_in_flight(scenario.layout, index), ends
@@ -145,8 +145,8 @@ def kept_bytes(scenario: Scenario, index: int) -> float:
     return (outputs + inputs) * _hidden_bytes(scenario)
 
 
-def receive_buffer_bytes(scenario: Scenario, index: int) -> float:
-    """Buffers into which pipelines receive, there from the first step on.
+def receive_buffer_bytes(scenario: Scenario, index: int) -> tuple[float, float]:
+    """Buffers into which pipelines receive, there from the first step on: (one, one a micro-batch).
 
     Inputs on every stage but the first, gradients of outputs on every stage but the last: one for
     each micro-batch of the step in torch's (torch/distributed/pipelining/stage.py,
@@ -156,6 +156,6 @@ def receive_buffer_bytes(scenario: Scenario, index: int) -> float:
     layout = scenario.layout
     last = layout.pipeline_parallel - 1
     if layout.engine in ("megatron", "nanotron") or last == 0:
-        return 0.0
+        return 0.0, 0.0
     buffers = ((index > 0) + (index < last)) * _hidden_bytes(scenario)
-    return buffers if layout.engine == "deepspeed" else scenario.micro_batches * buffers
+    return (buffers, 0.0) if layout.engine == "deepspeed" else (0.0, buffers)

@@ -10,15 +10,14 @@ verdict.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import reduce
 
-from shardwise.core.arrays import most
-from shardwise.core.memory.frame import frame_of
+from shardwise.core.arrays import largest, most
+from shardwise.core.memory.frame import Frame
 from shardwise.core.scenario import Scenario
 
 
 def stranded_bytes(
-    scenario: Scenario, index: int, phases: Mapping[str, Mapping[str, float]], phase: str
+    scenario: Scenario, frame: Frame, phases: Mapping[str, Mapping[str, float]], phase: str
 ) -> float:
     """Bytes in free blocks that one stage cannot use in the phase at which it peaks.
 
@@ -33,14 +32,14 @@ def stranded_bytes(
     size = 0.0
     if layout.engine == "fsdp2" and scenario.shard > 1:
         gradients = [parts["gradients"] for parts in phases.values()]
-        size += reduce(most, gradients) - phases[phase]["gradients"]
-        root, largest = frame_of(scenario, index).whole_units
+        size += largest(gradients) - phases[phase]["gradients"]
+        root, block = frame.whole_units
         in_use = 1 if loss_peaks or phase == "backward" else 0
-        size += root + (2 - in_use) * largest
+        size += root + (2 - in_use) * block
     if layout.engine == "deepspeed" and layout.zero_stage < 3:
         size += _flattened(phases, phase)
     if layout.engine == "nanotron" and layout.zero_stage == 1 and phase != "gradients complete":
-        size += _scattered(scenario, index, phases)
+        size += _scattered(scenario, frame, phases)
     whole = training.loss == "full" and training.model_code not in ("nanotron", "megatron")
     if loss_peaks and whole and training.precision.compute_bytes < 4:
         tokens = training.micro_batch * training.sequence_length / layout.context_parallel
@@ -49,12 +48,13 @@ def stranded_bytes(
     return size
 
 
-def _scattered(scenario: Scenario, index: int, phases: Mapping[str, Mapping[str, float]]) -> float:
+def _scattered(
+    scenario: Scenario, frame: Frame, phases: Mapping[str, Mapping[str, float]]
+) -> float:
     """nanotron's flattened gradients, one tensor a rank, where no activation left a block as large.
 
     Blocks of logits do serve (distributed.py, `reduce_scatter_coalesced`).
     """
-    frame = frame_of(scenario, index)
     layout, training = scenario.layout, scenario.training
     whole = phases["gradients complete"]["buffers"] - phases["between steps"]["buffers"]
     widest = max((max(s.intermediate, s.hidden) for s, _ in frame.stage.blocks), default=0)
@@ -76,4 +76,4 @@ def _flattened(phases: Mapping[str, Mapping[str, float]], peak: str) -> float:
         return most(phases["optimizer step"]["buffers"], reduced)
     names = ("activations", "logits and loss", "buffers")
     passes = (parts for phase, parts in phases.items() if phase != "optimizer step")
-    return reduce(most, (sum(parts[name] for name in names) for parts in passes))
+    return largest([sum(parts[name] for name in names) for parts in passes])

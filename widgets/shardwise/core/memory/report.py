@@ -54,12 +54,13 @@ class StageReport:
     @once
     def binding_phase(self) -> str:
         """The phase with the most bytes; the earliest of equals."""
-        return max(self.totals, key=lambda phase: self.totals[phase])
+        totals = self.totals
+        return max(totals, key=totals.__getitem__)
 
-    @property
+    @once
     def peak_bytes(self) -> float:
         """Allocated bytes at the worst phase."""
-        return self.totals[self.binding_phase]
+        return max(self.totals.values())
 
     @property
     def steady_bytes(self) -> float:

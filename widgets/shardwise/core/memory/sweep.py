@@ -1,4 +1,4 @@
-"""One scenario at many sizes: the same formulas on NumPy arrays, hundreds of thousands a second."""
+"""One scenario at many sizes: the same figures on NumPy arrays, more than a million a second."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, cast
 
 from shardwise.core.arrays import first_highest, most
 from shardwise.core.errors import ScenarioError
-from shardwise.core.memory.phases import stage_phases
+from shardwise.core.memory.open_step import open_step
+from shardwise.core.memory.phases import step_phases
 from shardwise.core.memory.pools import stranded_bytes
 from shardwise.core.memory.recorded import leaves_something_out
 from shardwise.core.memory.report import PHASES
 from shardwise.core.memory.reserve import device_bytes, verdict, with_cached
-from shardwise.core.memory.stages import stages_of
 from shardwise.core.scenario import Scenario, the_scenario
 
 if TYPE_CHECKING:
@@ -156,12 +156,10 @@ def _totals(scenario: Scenario, sizes: Mapping[str, Array]) -> dict[str, Any]:
     at_once = replace(scenario, training=replace(scenario.training, **numbers))
     rows: dict[str, Any] = {}
     stages: list[tuple[Any, Any]] = []
-    for index in range(
-        len(stages_of(scenario.model, scenario.layout, scenario.training.trainable))
-    ):
-        phases = stage_phases(at_once, index)[2]
+    step = open_step(at_once)
+    for stage, (_, phases) in zip(step.stages, step_phases(at_once, step), strict=True):
         moments = [
-            (sum(parts.values()), stranded_bytes(at_once, index, phases, phase))
+            (sum(parts.values()), stranded_bytes(at_once, stage.frame, phases, phase))
             for phase, parts in phases.items()
         ]
         stages.append(first_highest(moments))
@@ -179,8 +177,7 @@ def _alike(scenario: Scenario, sizes: Mapping[str, Array]) -> Iterator[Any]:
     """
     import numpy
 
-    windows = sorted({s.sliding_window for s, _ in scenario.model.block_groups} - {0})
-    kind = numpy.searchsorted(windows, sizes["sequence_length"], side="right")
+    kind = numpy.searchsorted(scenario.model.windows, sizes["sequence_length"], side="right")
     if "global_batch" in sizes:
         per_step = sizes["micro_batch"] * scenario.data_parallel
         kind = 2 * kind + (sizes["global_batch"] > per_step)

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 from shardwise.core.layout import Layout
 from shardwise.core.memory.frame import frame_of
+from shardwise.core.memory.open_step import open_step
 from shardwise.core.memory.outside import table_bytes
-from shardwise.core.memory.phases import stage_phases
+from shardwise.core.memory.phases import step_phases
 from shardwise.core.memory.report import PARTS, PHASES
 from shardwise.core.scenario import Scenario
 
@@ -48,7 +49,7 @@ def timeline(scenario: Scenario, index: int) -> tuple[PhaseRow, ...]:
     >>> [row.name for row in timeline(Scenario.from_dict(given), 0)][:4]
     ['after load and wrap', 'forward 1', 'loss 1', 'backward 1']
     """
-    every = stage_phases(scenario, index)[2]
+    every = step_phases(scenario, open_step(scenario))[index][1]
     frame = frame_of(scenario, index)
     lazily = 0.0
     if not makes_state_at_init(scenario.layout):
@@ -109,10 +110,10 @@ def _first_micro_batch(scenario: Scenario, index: int) -> Mapping[str, Mapping[s
     gradients from the first backward on, which is taken at its end.
     """
     if scenario.layout.pipeline_parallel == 1 or "fsdp" not in scenario.layout.engine:
-        first = stage_phases(scenario, index, first=True)[2]
+        first = step_phases(scenario, open_step(scenario, first=True))[index][1]
         ends = (first["backward"], first["gradients complete"])
         return {**first, "backward": max(ends, key=lambda parts: sum(parts.values()))}
-    every = stage_phases(scenario, index)[2]
+    every = step_phases(scenario, open_step(scenario))[index][1]
     whole = scenario.training.precision.reduce_bytes * frame_of(scenario, index).stage.elements
     before = {
         name: {**every[name], "gathered layers": every[name]["gathered layers"] - whole}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from shardwise.core.arrays import is_plain
 from shardwise.core.hashed import hashed_once, once
 
 
@@ -19,11 +18,6 @@ class Tokens:
     length: float
     attended: int
     crossed: int = 0
-
-    @property
-    def many(self) -> bool:
-        """Whether its numbers are arrays: many sizes at once."""
-        return not (is_plain(self.samples) and is_plain(self.attended))
 
     @once
     def count(self) -> float:
