@@ -312,8 +312,8 @@ def test_what_follows_the_last_block_waits_once_where_chunks_take_turns() -> Non
     """The last chunk of the last stage turns back at once: one head's input, not p of them."""
     laid = scenario(CHUNKS, model=SIX, training={"global_batch": 32})
     assert chunks_in_flight(laid.layout, 3) == (4, 1)
-    assert held_elsewhere(laid, 3, 10.0, (0.0, 3.0)) == (10 - 3) * 3
-    assert held_elsewhere(laid, 0, 10.0, (2.0, 0.0)) == (10 - 2) * 3 + 2 * 6
+    assert held_elsewhere(laid, 3, in_flight(laid, 3), 10.0, (0.0, 3.0)) == (10 - 3) * 3
+    assert held_elsewhere(laid, 0, in_flight(laid, 0), 10.0, (2.0, 0.0)) == (10 - 2) * 3 + 2 * 6
 
 
 def test_fp16_gradients_are_copied_to_fp32_until_the_next_step() -> None:

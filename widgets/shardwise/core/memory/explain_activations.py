@@ -6,6 +6,7 @@ from shardwise.core.memory.activations import block_saved
 from shardwise.core.memory.explanation import Opened, plural, worst_stage
 from shardwise.core.memory.kept import stage_activations
 from shardwise.core.memory.kernel import kernel_of, tokens_of
+from shardwise.core.memory.pipelines import held_elsewhere
 from shardwise.core.memory.report import MemoryReport
 from shardwise.core.units import format_gib
 
@@ -25,10 +26,13 @@ def activations(report: MemoryReport) -> Opened:
         ("kept for one micro-batch", f"by {plural(stage.layers, 'block')}"),
         ("in flight", plural(flight, "micro-batch").replace("batchs", "batches")),
     ]
-    size, waiting = report.parts["activations"], totals.whole * (flight - 1)
+    size, ends = report.parts["activations"], (totals.early, totals.late)
+    waiting = held_elsewhere(scenario, report.worst.index, flight, totals.whole, ends)
     own = size - waiting
     formula = f"{totals.whole:,.0f} B kept x {flight - 1:.9g} in flight"
-    if report.binding_phase == "backward":
+    if waiting != totals.whole * (flight - 1):  # what stands at the ends waits with its own chunk
+        formula = f"{waiting:,.0f} B of other micro-batches in flight + {own:,.0f} B of this one"
+    elif report.binding_phase == "backward":
         formula += f" + {own:,.0f} B of blocks still to come and inside one block's backward"
     elif report.binding_phase in ("forward", "loss"):
         formula = f"{totals.whole:,.0f} B kept x {flight:.9g} in flight"
