@@ -26,29 +26,33 @@ def activations(report: MemoryReport) -> Opened:
         ("kept for one micro-batch", f"by {plural(stage.layers, 'block')}"),
         ("in flight", plural(flight, "micro-batch").replace("batchs", "batches")),
     ]
-    size, ends = report.parts["activations"], (totals.early, totals.late)
+    ends = (totals.early, totals.late)
     waiting = held_elsewhere(scenario, report.worst.index, flight, totals.whole, ends)
-    own = size - waiting
-    formula = f"{totals.whole:,.0f} B kept x {flight - 1:.9g} in flight"
-    if waiting != totals.whole * (flight - 1):  # what stands at the ends waits with its own chunk
-        formula = f"{waiting:,.0f} B of other micro-batches in flight + {own:,.0f} B of this one"
-    elif report.binding_phase == "backward":
-        formula += f" + {own:,.0f} B of blocks still to come and inside one block's backward"
-    elif report.binding_phase in ("forward", "loss"):
-        formula = f"{totals.whole:,.0f} B kept x {flight:.9g} in flight"
-        more = size - totals.whole * flight
-        if more < -0.5:
-            formula = f"{size:,.0f} B kept before the last block"
-        elif more > 0.5:
-            formula += f" + {more:,.0f} B that the pipeline keeps"
-    elif not size:
-        formula = "0 B"
-    elif report.binding_phase in ("between steps", "optimizer step"):
-        formula = f"{size:,.0f} B that the pipeline keeps"
-    elif own > 0.5:
-        formula += f" + {own:,.0f} B that the pipeline keeps"
     source = "Korthikanti et al. 2022, section 4 and table 2: sbh(34 + 5as/h) by operator"
-    return formula, tuple(values), source
+    return _formula(report, totals.whole, waiting), tuple(values), source
+
+
+def _formula(report: MemoryReport, whole: float, waiting: float) -> str:
+    """The activations' bytes from one micro-batch's `whole` and those of others, by the phase."""
+    size, flight = report.parts["activations"], report.worst.in_flight
+    phase, own = report.binding_phase, size - waiting
+    if not size:
+        return "0 B"
+    if phase in ("between steps", "optimizer step"):
+        return f"{size:,.0f} B that the pipeline keeps"
+    if waiting != whole * (flight - 1):  # what stands at the ends waits with its own chunk
+        return f"{waiting:,.0f} B of other micro-batches in flight + {own:,.0f} B of this one"
+    if phase == "backward":
+        inside = f"{own:,.0f} B of blocks still to come and inside one block's backward"
+        return f"{whole:,.0f} B kept x {flight - 1:.9g} in flight + {inside}"
+    if phase == "gradients complete":
+        kept = f"{whole:,.0f} B kept x {flight - 1:.9g} in flight"
+        return kept + (f" + {own:,.0f} B that the pipeline keeps" if own > 0.5 else "")
+    more = size - whole * flight
+    if more < -0.5:
+        return f"{size:,.0f} B kept before the last block"
+    kept = f"{whole:,.0f} B kept x {flight:.9g} in flight"
+    return kept + (f" + {more:,.0f} B that the pipeline keeps" if more > 0.5 else "")
 
 
 def logits(report: MemoryReport) -> Opened:
