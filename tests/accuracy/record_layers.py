@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import gc
 import json
-import re
 import sys
 import warnings
 from collections import Counter
@@ -420,11 +419,17 @@ def main() -> None:
 
 
 def write(found: dict[str, Any]) -> None:
-    """The file: a line for each moment."""
+    """The file: a line for each layer in each precision."""
     TARGET.parent.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(found, indent=1, ensure_ascii=False, sort_keys=True)
-    short = re.sub(r"\{[^{}]*\}", lambda m: re.sub(r"\s*\n\s*", " ", m.group()), text)
-    TARGET.write_text(short + "\n", encoding="utf-8")
+    layers = []
+    for name, records in sorted(found.items()):
+        lines = [f" {json.dumps(key)}: {_short(one)}" for key, one in sorted(records.items())]
+        layers.append(f"{json.dumps(name)}: {{\n" + ",\n".join(lines) + "\n}")
+    TARGET.write_text("{\n" + ",\n".join(layers) + "\n}\n", encoding="utf-8")
+
+
+def _short(one: dict[str, Any]) -> str:
+    return json.dumps(one, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
 
 
 if __name__ == "__main__":
