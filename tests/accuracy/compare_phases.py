@@ -1,6 +1,7 @@
 """Holds each phase of the memory model against the traced steps, micro-batch by micro-batch.
 
     python tests/accuracy/compare_phases.py              # the errors of each phase, its worst cases
+    python tests/accuracy/compare_phases.py --strange    # those of the strange set
 
 What a trace's window is held against: `init`, after load and wrap; `loss` (or forward, where no
 loss function is announced), the end of forward with the loss made; `backward`, the worst of the
@@ -13,6 +14,7 @@ counts.
 
 from __future__ import annotations
 
+import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from statistics import median
@@ -65,21 +67,25 @@ def pairs(case: Mapping[str, Any], report: MemoryReport) -> Iterator[tuple[str, 
         yield f"backward {number}", max(ends), traced(case, "backward" + suffix, counters)
 
 
-def compare() -> Errors:
-    """Relative errors (estimate / trace - 1) by phase, with the case."""
+def compare(strange: bool = False) -> Errors:
+    """Relative errors (estimate / trace - 1) by phase, with the case: of the catalogue's models.
+
+    Of the strange set some families have buffers of their own in the estimate (GPT-BigCode's mask)
+    or a checkpointed forward that is known to be too low (BLOOM).
+    """
     found: Errors = defaultdict(list)
     for case in load_cases():
-        if inexpressible(case):
+        if case["set"].startswith("strange") != strange or inexpressible(case):
             continue
         for phase, estimated, measured in pairs(case, estimate(scenario_of(case))):
             found[phase].append((estimated / measured - 1, case["case"]))
     return found
 
 
-def report_lines(shown: int) -> list[str]:
+def report_lines(shown: int, strange: bool = False) -> list[str]:
     """The errors of each phase, and its worst cases."""
     lines = []
-    for phase, errors in compare().items():
+    for phase, errors in compare(strange).items():
         sizes = [abs(error) for error, _ in errors]
         lines.append(
             f"{phase:20} {len(errors):4} cases  median {median(sizes):8.4%}  "
@@ -91,4 +97,4 @@ def report_lines(shown: int) -> list[str]:
 
 
 if __name__ == "__main__":
-    print("\n".join(report_lines(3)))
+    print("\n".join(report_lines(3, "--strange" in sys.argv)))
