@@ -207,3 +207,13 @@ def test_a_hostile_name_stays_text() -> None:
     statements = ast.parse(text).body
     assert "SystemExit" in ast.get_docstring(ast.parse(text))
     assert not any(isinstance(statement, ast.Raise) for statement in statements)
+
+
+def test_pictures_are_those_of_the_scenario() -> None:
+    """So many a sample; a text batch without any, over the same blocks."""
+    seen, text = (program(of_model("gemma-3-4b", images_per_sample=n)) for n in (3, 0))
+    assert "IMAGES = 3  # a sample" in seen
+    assert "pixel_values" in seen and "pixel_values" not in text
+    compile(text, "train.py", "exec")
+    blocks = [re.findall(r"^BLOCKS = .*$", each, re.MULTILINE) for each in (seen, text)]
+    assert blocks[0] == blocks[1] != []

@@ -577,3 +577,22 @@ def test_adapters_that_a_model_cannot_have_are_refused_at_their_field() -> None:
     assert field.errors.children == ()
     field.kind.value = "all"
     assert explorer.feed.data["problem"] == []
+
+
+def test_pictures_are_asked_for_where_a_vision_tower_sees_them() -> None:
+    """The control comes with such a model, and leaves with it together with what it said."""
+    explorer = Explorer()
+    pictures = explorer.controls["training.images_per_sample"]
+    assert pictures.layout.display == "none"  # type: ignore[attr-defined]
+    explorer.model.show("gemma-3-4b")
+    explorer._changed("model")
+    assert pictures.layout.display == ""  # type: ignore[attr-defined]
+    before = explorer.report.peak_bytes
+    pictures.value = 0
+    assert explorer.scenario.training.images_per_sample == 0
+    assert explorer.report.peak_bytes < before
+    explorer.model.show("llama-3-8b")
+    explorer._changed("model")
+    assert explorer.feed.data["problem"] == []
+    assert explorer.scenario.model_source == "llama-3-8b"
+    assert (pictures.layout.display, pictures.value) == ("none", 1)  # type: ignore[attr-defined]

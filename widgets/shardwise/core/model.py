@@ -92,8 +92,14 @@ class Model:
 
     @cached_property
     def blocks(self) -> tuple[Module, ...]:
-        """The modules that are blocks, in forward order, those of multi-token prediction apart."""
-        return tuple(m for m in self.modules if m.block is not None and not m.block.prediction)
+        """The blocks that run, in forward order, those of multi-token prediction apart."""
+        running = (m for m in self.modules if m.block is not None and not m.idle)
+        return tuple(m for m in running if m.block is not None and not m.block.prediction)
+
+    @cached_property
+    def idle(self) -> tuple[Module, ...]:
+        """The modules that do not run (`core/pictures.py`)."""
+        return tuple(module for module in self.modules if module.idle)
 
     @cached_property
     def prediction(self) -> tuple[Module, ...]:

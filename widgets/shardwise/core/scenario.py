@@ -14,6 +14,7 @@ from shardwise.core.fields import section
 from shardwise.core.hashed import hashed_once, once
 from shardwise.core.layout import Layout
 from shardwise.core.model import Model
+from shardwise.core.pictures import with_pictures
 from shardwise.core.prediction import with_prediction
 from shardwise.core.scenario_checks import check_scenario
 from shardwise.core.training import Training
@@ -71,6 +72,7 @@ class Scenario:
     ) -> Scenario:
         """A scenario of parts already made: the layout is resolved and the whole is checked."""
         model = with_prediction(model, training.mtp_layers) if model.blocks else model
+        model = with_pictures(model, training.images_per_sample)
         scenario = cls(model, cluster, training, layout.resolved(cluster.world_size), source)
         check_scenario(scenario)
         return scenario

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from shardwise.core.adapters import check_trainable
 from shardwise.core.errors import ScenarioError
 from shardwise.core.model import Model
+from shardwise.core.pictures import check_pictures
 from shardwise.core.routing import check_routing
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ def check_scenario(scenario: Scenario) -> None:
     check_divisors(scenario)
     check_routing(scenario)
     check_prediction(scenario)
+    check_pictures(scenario.model, scenario.training)
     check_pipeline(scenario)
     check_frozen(scenario)
 

@@ -124,12 +124,16 @@ class BlockShape:
 
 @dataclass(frozen=True)
 class Module:
-    """One unit that FSDP would wrap: an embedding, a block, a norm, the head or something else."""
+    """One unit that FSDP would wrap: an embedding, a block, a norm, the head or something else.
+
+    An `idle` one is there and does not run: a vision tower in steps without pictures.
+    """
 
     name: str
     kind: str
     tensors: tuple[Tensor, ...]
     block: BlockShape | None = None
+    idle: bool = False
 
     @cached_property
     def parameters(self) -> int:

@@ -34,6 +34,8 @@ class Training:
     `moe_expert_capacity_factor` and `moe_pad_expert_input_to_capacity` (None: drops no token).
     `mtp_layers` is Megatron-LM's `--mtp-num-layers`, multi-token prediction; `recompute_modules` is
     what its selective checkpointing recomputes (`--recompute-modules`), and read there alone.
+    `images_per_sample` are the pictures that the vision tower of a two-tower model sees for each
+    sample; 0 for text alone.
     """
 
     sequence_length: int = 4096
@@ -53,6 +55,7 @@ class Training:
     expert_capacity_padded: bool = False
     mtp_layers: int = 0
     recompute_modules: tuple[str, ...] = ("core_attn",)
+    images_per_sample: int = 1
 
     @classmethod
     def from_dict(cls, value: object) -> Training:
@@ -89,6 +92,9 @@ class Training:
             ),
             mtp_layers=whole(given.get("mtp_layers", 0), "training.mtp_layers", 0, 64),
             recompute_modules=_modules(given.get("recompute_modules", default.recompute_modules)),
+            images_per_sample=whole(
+                given.get("images_per_sample", 1), "training.images_per_sample", 0, 10_000
+            ),
         )
 
     def to_dict(self) -> dict[str, object]:
@@ -113,6 +119,7 @@ class Training:
             "expert_capacity_padded": self.expert_capacity_padded,
             "mtp_layers": self.mtp_layers,
             "recompute_modules": list(self.recompute_modules),
+            "images_per_sample": self.images_per_sample,
         }
 
 

@@ -53,8 +53,9 @@ class ModelConfig:
 
     @property
     def blocks(self) -> tuple[str, ...]:
-        """Module lists of the blocks, in forward order."""
-        names = (module.name.rpartition(".")[0] for module in self.model.blocks)
+        """Module lists of the blocks, in forward order, those of an idle tower too."""
+        blocks = (m for m in self.model.modules if m.block is not None and not m.block.prediction)
+        names = (module.name.rpartition(".")[0] for module in blocks)
         return tuple(dict.fromkeys(names))
 
 

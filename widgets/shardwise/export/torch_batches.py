@@ -31,15 +31,15 @@ def batch(device, generator):
 '''
 _IMAGE_TEXT = '''
 def batch(device, generator):
-    """One random image a sample, then random tokens."""
+    """Random images, then random tokens."""
     side, channels = CONFIG.vision_config.image_size, CONFIG.vision_config.num_channels
-    size = (MICRO_BATCH, channels, side, side)
+    size = (MICRO_BATCH * IMAGES, channels, side, side)
     images = torch.randn(size, device=device, generator=generator)
     size = (MICRO_BATCH, SEQUENCE_LENGTH)
     tokens = torch.randint(IMAGE_TOKENS, size, device=device, generator=generator)
     is_image = torch.zeros_like(tokens)
-    is_image[:, :IMAGE_TOKENS] = 1
-    tokens[:, :IMAGE_TOKENS] = CONFIG.image_token_id
+    is_image[:, : IMAGES * IMAGE_TOKENS] = 1
+    tokens[:, : IMAGES * IMAGE_TOKENS] = CONFIG.image_token_id
     batch = {"input_ids": tokens, "pixel_values": images%s}
     return {**batch, "labels": tokens.masked_fill(is_image.bool(), -100)}
 '''
@@ -48,7 +48,7 @@ def batch(device, generator):
 def batch(plan: Realized) -> str:
     """`batch(device, generator)`: one micro-batch of one rank."""
     task = plan.config.task
-    if task == "image-text":
+    if task == "image-text" and plan.scenario.training.images_per_sample:
         gemma = plan.config.architecture.startswith("Gemma3")
         return _IMAGE_TEXT % (', "token_type_ids": is_image' if gemma else "")
     return {"image": _IMAGE, "speech": _SPEECH}.get(task, _TEXT)
@@ -56,11 +56,14 @@ def batch(plan: Realized) -> str:
 
 def constants(plan: Realized) -> tuple[str, ...]:
     """Further constants that the batch needs."""
-    if plan.config.task != "image-text":
+    count = plan.scenario.training.images_per_sample
+    if plan.config.task != "image-text" or not count:
         return ()
+    images = f"IMAGES = {count}  # a sample"
     if plan.config.architecture.startswith("Gemma3"):
-        return ("IMAGE_TOKENS = CONFIG.mm_tokens_per_image",)
+        return (images, "IMAGE_TOKENS = CONFIG.mm_tokens_per_image")
     return (
+        images,
         "VISION = CONFIG.vision_config",
         "PATCHES = (VISION.image_size // VISION.patch_size) ** 2",
         "IMAGE_TOKENS = round(PATCHES * VISION.pixel_shuffle_ratio**2)",

@@ -75,6 +75,10 @@ def training_group() -> Group:
         "training.loss": Choice("Loss", same(LOSSES), "full"),
         "training.trainable": TrainableField(),
         "training.model_code": Choice("Model code", same(MODEL_CODES), "transformers"),
+        "training.images_per_sample": Number(
+            "Pictures a sample", 1, 0, 10_000, steps=[0, 1, 2, 4, 8, 16],
+            help="what the vision tower sees; 0: text alone",
+        ),
         "training.mtp_layers": Number(
             "Multi-token prediction", 0, 0, 64, steps=[0, 1, 2, 3], unit="layers",
             help="with Megatron-LM's model code: layers that predict tokens further on",

@@ -12,6 +12,7 @@ from shardwise.core.decision import Decision, decide
 from shardwise.core.errors import ScenarioError
 from shardwise.core.memory import MemoryReport, estimate
 from shardwise.core.permalink import from_query
+from shardwise.core.pictures import tower_of
 from shardwise.core.routing import routing_matters
 from shardwise.core.scenario import Scenario
 from shardwise.panels.companions import brought_along
@@ -25,6 +26,8 @@ from shardwise.panels.number_field import number_text
 from shardwise.panels.permalink import Permalink
 from shardwise.panels.scenario_trait import ScenarioTrait
 from shardwise.panels.view import feed_data
+
+PICTURES = "training.images_per_sample"
 
 
 class Panel(widgets.VBox):
@@ -111,9 +114,20 @@ class Panel(widgets.VBox):
         routed = self.controls["training.expert_imbalance"]
         assert isinstance(routed, Number)
         routed.disabled = not routing_matters(change["new"])
+        self._show_pictures(bool(tower_of(change["new"].model)))
         if change["new"] is not self._spelled:  # a control that moved shows its value already
             self._show_values(change["new"])
         self.refresh()
+
+    def _show_pictures(self, seen: bool) -> None:
+        """The number of pictures is asked for where a vision tower sees them."""
+        pictures = self.controls[PICTURES]
+        assert isinstance(pictures, Number)
+        pictures.layout.display = "" if seen else "none"
+        if not seen:
+            self._loading, before = True, self._loading
+            _show(pictures, 1)
+            self._loading = before
 
     def _follow_link(self, search: str) -> None:
         if search.strip("?"):
@@ -200,7 +214,9 @@ class Panel(widgets.VBox):
             except ScenarioError as problem:
                 section, _, key = problem.field.partition(".")
                 kept = asked.get(section)
-                if problem.field in self.controls or not isinstance(kept, dict) or key not in kept:
+                goes = problem.field == PICTURES and moved == "model"  # and its control with it
+                shown = problem.field in self.controls and not goes
+                if shown or not isinstance(kept, dict) or key not in kept:
                     raise
                 del kept[key]
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from shardwise.core.memory.estimate import estimate
+from shardwise.core.memory.idle import FLAT_STATES
 from shardwise.core.memory.kernel import gathers_again
 from shardwise.core.memory.megatron import runs_megatron
 from shardwise.core.memory.operators.recompute import CORE_ATTENTION
 from shardwise.core.memory.recorded import leaves_out_activations
 from shardwise.core.memory.reserve import COMMUNICATOR_BYTES, CONTEXT_BYTES, FRAGMENTATION
+from shardwise.core.pictures import tower_of
 from shardwise.core.routing import routing_matters, with_skewed_routing
 from shardwise.core.scenario import Scenario
 from shardwise.core.units import format_gib
@@ -27,6 +29,7 @@ def assumptions_of(scenario: Scenario) -> tuple[str, ...]:
         *scenario.model.assumptions,
         *_code(scenario),
         *_mixers(scenario),
+        *_pictures(scenario),
         *_fsdp(scenario),
         *_axes(scenario),
         *_routing(scenario),
@@ -261,6 +264,24 @@ def _mixers(scenario: Scenario) -> list[str]:
         "State-space and linear-attention layers run transformers' own code without mamba_ssm, "
         "causal_conv1d or fla: with those kernels they save less."
     ]
+
+
+def _pictures(scenario: Scenario) -> list[str]:
+    """How many pictures the vision tower sees, and what becomes of one that sees none."""
+    model, count = scenario.model, scenario.training.images_per_sample
+    if not tower_of(model):
+        return []
+    if count:
+        many = "one picture" if count == 1 else f"{count:,} pictures"
+        return [
+            f"Each sample has {many} of {model.fixed_sequence:,} patches (images_per_sample); the "
+            "tokens that stand for them are among the sequence's."
+        ]
+    states = "its weights have states all the same (flat buffers)"
+    if scenario.layout.engine not in FLAT_STATES:
+        states = "its weights get no gradients and no optimizer state"
+    passed = "; DDP needs find_unused_parameters" if scenario.layout.engine == "ddp" else ""
+    return [f"No pictures (images_per_sample 0): the vision tower does not run, {states}{passed}."]
 
 
 def not_modelled_in(scenario: Scenario) -> tuple[str, ...]:

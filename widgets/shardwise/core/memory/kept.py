@@ -75,7 +75,8 @@ def stage_activations(
     )
     if stage.blocks and stage.blocks[-1][0].tokens == "image":
         whole = tokens_of(scenario, stage.blocks[-1][0])
-    outside = outside_saved(stage, whole, kernel, scenario.model.vocabulary)
+    seen = tokens_of(scenario, stage.blocks[0][0]) if stage.blocks else whole
+    outside = outside_saved(stage, whole, kernel, scenario.model.vocabulary, seen)
     held = _held_masks(scenario, walk, kernel)
     masks = sum(held.values(), 0.0)
     early = outside.early - unneeded_at_the_start(scenario, stage, whole, kernel) + masks

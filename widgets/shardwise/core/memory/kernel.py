@@ -105,9 +105,13 @@ def _frozen(model: Model, trainable: Trainable, layout: Layout, precision: Preci
 
 
 def tokens_of(scenario: Scenario, shape: BlockShape) -> Tokens:
-    """The tokens that a block of this shape sees: vision and audio encoders have their own."""
+    """The tokens that a block of this shape sees: vision and audio encoders have their own.
+
+    A vision tower sees each picture of each sample by itself.
+    """
     training, fixed = scenario.training, scenario.model.fixed_sequence
     whole = fixed if fixed and shape.tokens != "sequence" else training.sequence_length
     cross = scenario.layout.context_parallel
     crossed = fixed if shape.cross_attention and shape.tokens == "sequence" else 0
-    return Tokens(training.micro_batch, whole / cross, whole, crossed)
+    seen = training.images_per_sample if shape.tokens == "image" else 1
+    return Tokens(training.micro_batch * seen, whole / cross, whole, crossed)

@@ -105,9 +105,10 @@ def _units_bytes(scenario: Scenario, stage: Stage) -> tuple[Sequence[float], Seq
     shares = (*units.shares, units.root_share)
     own = stage.frozen_units or ((),) * len(stage.units)
     frozen = [
-        sum((t.stored or element) * t.elements for t in unit) for unit in (*own, stage.frozen_root)
+        sum((t.stored or element) * t.elements for t in unit)
+        for unit in (stage.idle, *own, stage.frozen_root)
     ]
-    trained = (*stage.units, stage.root)
+    trained, shares = (0, *stage.units, stage.root), (0.0, *shares)
     whole = [element * unit + more for unit, more in zip(trained, frozen, strict=True)]
     shards = [
         element * share + more / scenario.shard for share, more in zip(shares, frozen, strict=True)

@@ -56,10 +56,13 @@ def _rotary_bytes(stage: Stage, tokens: Tokens, kernel: Kernel) -> float:
     return 0.0 if kernel.separate else 2 * kernel.residual * tokens.length * width
 
 
-def outside_saved(stage: Stage, tokens: Tokens, kernel: Kernel, vocabulary: int) -> Outside:
+def outside_saved(
+    stage: Stage, tokens: Tokens, kernel: Kernel, vocabulary: int, seen: Tokens | None = None
+) -> Outside:
     """Bytes outside the blocks; nothing is counted for Megatron-LM.
 
-    Token ids 8 each (or a picture's pixels), rotary cos and sin 2d each once, dropout after the
+    `seen` are the tokens of the first block, a vision tower's patches: the same where left out.
+    Token ids 8 each, a picture's pixels, rotary cos and sin 2d each once, dropout after the
     embedding (mask and result), T5's bucket indices 8s² and bias; the final norm (8h + 4 in
     RMSNorm), its result as the head's input, the labels: `data/traces/ACTIVATIONS.md`, outside
     the layers.
@@ -76,10 +79,8 @@ def outside_saved(stage: Stage, tokens: Tokens, kernel: Kernel, vocabulary: int)
         return Outside(0.0, _head_alone(stage, tokens, kernel, vocabulary))
     if stage.has_embedding:
         early = 8.0 * count if vocabulary else 0.0
-        if first.tokens == "image":  # the picture, and its copy in the compute type
-            patch = sum(t.elements for t in stage.root_tensors if len(t.shape) == 4)
-            pixels = patch / first.hidden * (count - tokens.samples)
-            early += (4 + kernel.element_bytes) * pixels
+        if first.tokens == "image":
+            early += _pixel_bytes(stage, seen or tokens, kernel, alone=not vocabulary)
         if any(shape.rotary and shape.attention for shape, _ in stage.blocks):
             early += _rotary_bytes(stage, tokens, kernel)
         if first.dropout and first.embedding_dropout:
@@ -87,6 +88,8 @@ def outside_saved(stage: Stage, tokens: Tokens, kernel: Kernel, vocabulary: int)
             result = 0 if first.norm == "layernorm" and first.causal else kernel.residual
             early += (1 + result) * count * first.hidden
         shared, decoder = _position_bias(stage, tokens, kernel)
+        if first.tokens == "image" and last.tokens != "image":
+            shared = decoder = _feature_bytes(stage, seen or tokens, kernel)
     if stage.has_head:
         late = norm_bytes(last, count, last.hidden, stream)
         trains_head = kernel.frozen is None or "head" in kernel.frozen.trained
@@ -102,6 +105,26 @@ def outside_saved(stage: Stage, tokens: Tokens, kernel: Kernel, vocabulary: int)
         head_input = kernel.element_bytes * count * last.hidden
         return Outside(early + shared, (late - head_input) / split + head_input, shared, decoder)
     return Outside(early + shared, late / split, shared, decoder)
+
+
+def _pixel_bytes(stage: Stage, seen: Tokens, kernel: Kernel, alone: bool) -> float:
+    """The pictures, and their copy in the compute type; a patch a token.
+
+    An encoder alone has a class token more (ViT).
+    """
+    patch = sum(t.elements for t in stage.root_tensors if len(t.shape) == 4)
+    patches = seen.count - seen.samples if alone else seen.count
+    return (4 + kernel.element_bytes) * patch / stage.blocks[0][0].hidden * patches
+
+
+def _feature_bytes(stage: Stage, seen: Tokens, kernel: Kernel) -> float:
+    """What lies between a vision tower and its decoder: a norm, then a projection reads features.
+
+    transformers' gemma3 (`Gemma3MultiModalProjector`) and llama4 (`Llama4VisionMLP2`).
+    """
+    tower = stage.blocks[0][0]
+    features = kernel.element_bytes * seen.count * tower.hidden
+    return norm_bytes(tower, seen.count, tower.hidden, kernel) + features
 
 
 def stream_kernel(shape: BlockShape, kernel: Kernel) -> Kernel:

@@ -97,8 +97,12 @@ def pass_of(
 
 
 def _encoder(walk: Walk) -> frozenset[int]:
-    crossing = {index for index, (shape, _) in enumerate(walk.kinds) if shape.cross_attention}
-    return frozenset(set(range(len(walk.kinds))) - crossing if crossing else ())
+    kinds = {index: shape for index, (shape, _) in enumerate(walk.kinds)}
+    seeing = {index for index, shape in kinds.items() if shape.tokens == "image"}
+    if seeing:  # a vision tower
+        return frozenset(seeing)
+    crossing = {index for index, shape in kinds.items() if shape.cross_attention}
+    return frozenset(set(kinds) - crossing if crossing else ())
 
 
 def _closing(

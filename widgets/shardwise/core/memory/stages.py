@@ -15,9 +15,9 @@ from itertools import groupby
 from shardwise.core.adapters import split
 from shardwise.core.hashed import hashed_once
 from shardwise.core.layout import Layout
+from shardwise.core.memory.idle import counted, frozen_classes, with_idle
 from shardwise.core.memory.tensor_classes import Degrees, TensorClass, degrees_of, local_shape
 from shardwise.core.model import BlockShape, Model, Module
-from shardwise.core.quantization import stored_bytes
 from shardwise.core.trainable import ALL, Trainable
 
 
@@ -29,7 +29,8 @@ class Stage:
     `units` are the blocks' parameters, `root` those of embedding, final norm and head together;
     `late` of them get their gradients before any block does: norm and head after the blocks, and an
     embedding that is the head too (`tied` elements). All of these count trained tensors only: what
-    has no gradients is in `frozen`, and by unit in `frozen_units` and `frozen_root`.
+    has no gradients is in `frozen`, and by unit in `frozen_units` and `frozen_root`. `idle` tensors
+    are in no unit that runs; `frozen` has them too, or `tensors` for optimizers with flat states.
     """
 
     index: int
@@ -46,6 +47,7 @@ class Stage:
     frozen: tuple[TensorClass, ...] = ()
     frozen_units: tuple[tuple[TensorClass, ...], ...] = ()
     frozen_root: tuple[TensorClass, ...] = ()
+    idle: tuple[TensorClass, ...] = ()
 
     def __hash__(self) -> int:
         """Of what tells stages apart; the caches of states are keyed by them."""
@@ -92,6 +94,7 @@ def stages_of(model: Model, layout: Layout, trainable: Trainable = ALL) -> tuple
         layout.layers_per_stage,
         degrees_of(layout),
         trainable,
+        layout.engine,
     )
 
 
@@ -102,6 +105,7 @@ def _stages(
     layers_per_stage: tuple[int, ...] | None,
     degrees: Degrees,
     trainable: Trainable,
+    engine: str,
 ) -> tuple[Stage, ...]:
     counts = layers_per_stage or even_layers(model.layers, pipeline)
     before, after = _ends(model)
@@ -124,7 +128,7 @@ def _stages(
         stage = _stage(index, own, ends, (first, last), behind, tied, degrees)
         if not trainable.everything:
             stage = _with_frozen(stage, own, ends, behind, model, trainable, degrees)
-        stages.append(stage)
+        stages.append(with_idle(stage, model, trainable, degrees, engine) if first else stage)
     return tuple(stages)
 
 
@@ -162,7 +166,7 @@ def _ends(model: Model) -> tuple[tuple[Module, ...], tuple[Module, ...]]:
     """Modules before and after the last block; what stands between blocks counts as before."""
     own = {id(module) for module in model.blocks}
     last = max((i for i, m in enumerate(model.modules) if id(m) in own), default=-1)
-    before = tuple(m for m in model.modules[: last + 1] if m.block is None)
+    before = tuple(m for m in model.modules[: last + 1] if m.block is None and not m.idle)
     return before, tuple(m for m in model.modules[last + 1 :] if m.block is None)
 
 
@@ -224,25 +228,11 @@ def _with_frozen(
         whole.tied,
         degrees,
     )
-    stored = {key: _frozen_classes(block, trainable, degrees) for key, block in blocks.items()}
+    stored = {key: frozen_classes(block, trainable, degrees) for key, block in blocks.items()}
     units = tuple(stored[id(module)] for module in own)
     root = sum((stored[id(module)] for module in ends), ())
-    counted: Counter[TensorClass] = Counter()
-    for tensors in (*units, root):
-        for tensor in tensors:
-            counted[tensor] += 1
-    frozen = tuple(replace(tensor, count=count) for tensor, count in counted.items())
+    frozen = counted(sum((*units, root), ()))
     return replace(stage, frozen=frozen, frozen_units=units, frozen_root=root)
-
-
-def _frozen_classes(
-    module: Module, trainable: Trainable, degrees: Degrees
-) -> tuple[TensorClass, ...]:
-    found = []
-    for tensor in module.tensors:
-        stored, statistics = stored_bytes(tensor, trainable, module.block is not None)
-        found.append(TensorClass(*local_shape(tensor, *degrees), 1, stored, statistics))
-    return tuple(found)
 
 
 def _runs(modules: tuple[Module, ...]) -> list[tuple[Module, int]]:

@@ -21,10 +21,11 @@ def from_config(config: Any, settings: Settings) -> nn.Module:
     config = _config_object(config)
     # None: transformers takes sdpa where the architecture has it, else eager.
     config._attn_implementation = "eager" if settings.attention == "eager" else None
-    config.use_cache = False
+    config.use_cache = config.get_text_config().use_cache = False
     dtype = _DTYPES.get(settings.precision, torch.float32)
     with no_init_weights():  # initial values cost time and read data that fake tensors don't have
-        model = _auto_class(config, settings.task).from_config(config, dtype=dtype)
+        task = "image-text" if settings.images else settings.task
+        model = _auto_class(config, task).from_config(config, dtype=dtype)
     model.tie_weights()  # part of the initialization that was left out
     return model.train()
 
@@ -58,6 +59,10 @@ def _auto_class(config: Any, task: str) -> Any:
             "AutoModelForImageClassification",
             modeling_auto.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES,
         ),
+        "image-text": (
+            "AutoModelForImageTextToText",
+            modeling_auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
+        ),
     }
     kind = task if task != "auto" else _task_of(config, tasks)
     return getattr(transformers, tasks[kind][0])
@@ -87,9 +92,21 @@ def batch_of(model: nn.Module, settings: Settings, device: torch.device) -> dict
         }
     tokens = torch.zeros(shape, dtype=torch.int64, device=device)
     batch = {"input_ids": tokens, "labels": torch.zeros_like(tokens)}
+    if settings.images:
+        batch["pixel_values"] = _pictures(config, settings, device)
     if settings.sequence_parallel:  # the model would number the positions of its part only
         batch["position_ids"] = torch.arange(settings.sequence_length, device=device)[None]
     return batch
+
+
+def _pictures(config: Any, settings: Settings, device: torch.device) -> torch.Tensor:
+    tower = getattr(config, "vision_config", None)
+    if tower is None:
+        kind = getattr(config, "model_type", "a module")
+        raise ScenarioError("images", settings.images, f"0: {kind} has no vision tower")
+    count, side = settings.micro_batch * settings.images, tower.image_size
+    dtype = _DTYPES.get(settings.precision, torch.float32)
+    return torch.zeros(count, tower.num_channels, side, side, dtype=dtype, device=device)
 
 
 def layers_of(model: nn.Module) -> list[nn.Module]:

@@ -26,6 +26,8 @@ class Settings:
 
     `hold_output` keeps the model's output (the logits) alive through backward, as a loop does that
     writes `out = model(...); out.loss.backward()`; `loss = model(...).loss` drops it.
+
+    `images` are the pictures that a sample has for the vision tower of a two-tower model.
     """
 
     engine: str = "fsdp2"
@@ -49,6 +51,7 @@ class Settings:
     hold_output: bool = False
     gradient_as_bucket_view: bool = False
     block_bytes: int = 512
+    images: int = 0
 
     def __post_init__(self) -> None:
         """Refuse what cannot run, with the reason."""
@@ -67,6 +70,8 @@ class Settings:
             value = getattr(self, field)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise ScenarioError(field, value, "a whole number of at least 1")
+        if not isinstance(self.images, int) or isinstance(self.images, bool) or self.images < 0:
+            raise ScenarioError("images", self.images, "a whole number of at least 0")
         if self.world % self.tensor_parallel:
             raise ScenarioError("tensor_parallel", self.tensor_parallel, "a divisor of world")
         if self.data_parallel % self.replicate:
