@@ -30,7 +30,10 @@ RESERVED = CASES.parent / "reserved.csv"
 
 @dataclass(frozen=True)
 class Held:
-    """One case: reserved and needed bytes over the allocated peak, and the estimate's error."""
+    """One case: reserved and needed bytes over the allocated peak, and the estimate's error.
+
+    `allowed` is what the estimate says may be needed with the default allocator, over its peak.
+    """
 
     case: str
     engine: str
@@ -38,6 +41,12 @@ class Held:
     reserved: float
     needed: float
     error: float
+    allowed: float
+
+    @property
+    def runs(self) -> bool:
+        """Whether a device with what `default_allocator_bytes` says has room for the steps."""
+        return self.needed <= self.allowed
 
 
 def held_of(row: dict[str, str], case: dict[str, Any]) -> Held:
@@ -54,6 +63,7 @@ def held_of(row: dict[str, str], case: dict[str, Any]) -> Held:
         reserved / peak - 1,
         float(row["needed_bytes"]) / peak - 1,
         (report.peak_bytes * (1 + FRAGMENTATION) + idle) / reserved - 1,
+        max(FRAGMENTATION_HIGH, FRAGMENTATION + report.worst.largest_bytes / report.peak_bytes),
     )
 
 
@@ -68,7 +78,7 @@ def compared() -> list[Held]:
 
 
 def summary(held: Iterable[Held]) -> str:
-    """Medians and 95 %, and how many need more than the band's upper end."""
+    """Medians and 95 %, and how many need more than the band's end, or a largest tensor's block."""
     found = list(held)
     reserved, needed = [each.reserved for each in found], [each.needed for each in found]
     errors = [each.error for each in found]
@@ -77,7 +87,8 @@ def summary(held: Iterable[Held]) -> str:
         f"{len(found):4} cases  reserved over allocated {median(reserved):5.1%}, "
         f"95 % {quantile(reserved, 0.95):6.1%}  estimate of it {median(errors):+6.1%}, "
         f"5 % {quantile(errors, 0.05):+6.1%}  needed {median(needed):5.1%}, "
-        f"95 % {quantile(needed, 0.95):5.1%}, over {FRAGMENTATION_HIGH:.0%}: {over:4.0%}"
+        f"95 % {quantile(needed, 0.95):5.1%}, over {FRAGMENTATION_HIGH:.0%}: {over:4.0%}, "
+        f"over one more block: {sum(not each.runs for each in found) / len(found):4.0%}"
     )
 
 

@@ -32,6 +32,13 @@ def test_what_a_device_needs_over_the_peak_is_known() -> None:
     assert quantile(needed, 0.95) < 0.26
 
 
+def test_room_for_one_more_block_as_large_as_the_largest_tensor_is_enough() -> None:
+    """Nine cases in ten run on what is said for the default allocator, half of them within 8 %."""
+    held = compared()
+    assert sum(each.runs for each in held) >= 0.9 * len(held)
+    assert sum(each.needed <= 0.08 for each in held) < 0.5 * len(held)
+
+
 def test_events_of_a_trace_add_up_to_its_peak() -> None:
     """Replayed without an end, the highest level is the ledger's; FSDP2 uses three streams."""
     report, events = traced_events(TINY, sequence_length=512, world=4)

@@ -8,6 +8,7 @@ from textwrap import fill
 from shardwise import __version__
 from shardwise.core.memory import estimate
 from shardwise.core.memory.report import PARTS
+from shardwise.core.memory.reserve import EXPANDABLE_SEGMENTS
 from shardwise.core.scenario import Scenario
 from shardwise.core.strategies import STRATEGIES
 from shardwise.core.units import format_count, format_gib
@@ -82,10 +83,14 @@ def _strategy(plan: Realized) -> str:
 
 def _launch(scenario: Scenario) -> str:
     cluster = scenario.cluster
+    expandable = f"    export {EXPANDABLE_SEGMENTS}\n"
     if cluster.nodes == 1:
-        return f"    torchrun --standalone --nproc-per-node={cluster.gpus_per_node} train.py"
+        ranks = f"--standalone --nproc-per-node={cluster.gpus_per_node}"
+        return f"{expandable}    torchrun {ranks} train.py"
     ranks = f"--nnodes={cluster.nodes} --nproc-per-node={cluster.gpus_per_node}"
-    return f"    torchrun {ranks} --rdzv-backend=c10d --rdzv-endpoint=HOST:29500 train.py"
+    return (
+        f"{expandable}    torchrun {ranks} --rdzv-backend=c10d --rdzv-endpoint=HOST:29500 train.py"
+    )
 
 
 def _estimate(plan: Realized) -> list[str]:

@@ -7,7 +7,7 @@ from shardwise.core.decision import Decision
 from shardwise.core.layout import Layout
 from shardwise.core.memory import MemoryReport, estimate
 from shardwise.core.memory.report import PARTS
-from shardwise.core.memory.reserve import FRAGMENTATION_HIGH
+from shardwise.core.memory.reserve import EXPANDABLE_SEGMENTS, FRAGMENTATION_HIGH
 from shardwise.core.scenario import Scenario
 from shardwise.core.strategies import STRATEGIES, code_of
 from shardwise.core.units import format_gib
@@ -67,7 +67,12 @@ def fullest(report: MemoryReport) -> str:
     named = [f"{PARTS[part]} {format_gib(size)}" for part, size in sizes[:_LARGEST] if size]
     band = f"{_gib(report.low_bytes)} to {format_gib(report.needed_high_bytes)}"
     spread = f"fragmentation from none to {FRAGMENTATION_HIGH:.0%}"
-    return f"Fullest at {report.binding_phase}: {', '.join(named)}. Band {band}: {spread}."
+    said = f"Fullest at {report.binding_phase}: {', '.join(named)}. Band {band}: {spread}."
+    default = report.default_allocator_bytes
+    if report.verdict == "fits" and default > report.usable_bytes:
+        more = f"without it up to {format_gib(default)} may be needed"
+        said += f" Set {EXPANDABLE_SEGMENTS}: {more}."
+    return said
 
 
 def _gib(size_bytes: float) -> str:

@@ -8,7 +8,12 @@ from shardwise.core.memory.kernel import gathers_again
 from shardwise.core.memory.megatron import runs_megatron
 from shardwise.core.memory.operators.recompute import CORE_ATTENTION
 from shardwise.core.memory.recorded import leaves_out_activations
-from shardwise.core.memory.reserve import COMMUNICATOR_BYTES, CONTEXT_BYTES, FRAGMENTATION
+from shardwise.core.memory.reserve import (
+    COMMUNICATOR_BYTES,
+    CONTEXT_BYTES,
+    EXPANDABLE_SEGMENTS,
+    FRAGMENTATION,
+)
 from shardwise.core.pictures import tower_of
 from shardwise.core.routing import routing_matters, with_skewed_routing
 from shardwise.core.scenario import Scenario
@@ -226,7 +231,8 @@ def _hardware(scenario: Scenario) -> list[str]:
     lines.append(
         f"Reserve: {format_gib(CONTEXT_BYTES)} CUDA context, "
         f"{format_gib(COMMUNICATOR_BYTES)} NCCL for each process group, "
-        f"{FRAGMENTATION:.0%} fragmentation."
+        f"{FRAGMENTATION:.0%} fragmentation, with {EXPANDABLE_SEGMENTS}; without it one more block "
+        "as large as the largest tensor may be needed."
     )
     return lines
 

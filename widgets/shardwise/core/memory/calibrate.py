@@ -14,6 +14,7 @@ from shardwise.core.memory.report import PHASES, MemoryReport
 from shardwise.core.memory.reserve import (
     COMMUNICATOR_BYTES,
     CONTEXT_BYTES,
+    EXPANDABLE_SEGMENTS,
     FRAGMENTATION,
     FRAGMENTATION_HIGH,
     DeviceBytes,
@@ -224,8 +225,7 @@ def _may_be(scenario: Scenario, meter: str, residual: float) -> tuple[str, ...]:
     lines = []
     if meter != "allocated":
         lines.append(
-            "Fragmentation: lengths that vary, no expandable segments "
-            "(PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True)."
+            f"Fragmentation: lengths that vary, no expandable segments ({EXPANDABLE_SEGMENTS})."
             if residual > 0
             else f"Less fragmentation than the stated {FRAGMENTATION:.0%}."
         )

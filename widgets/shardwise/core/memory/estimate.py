@@ -29,9 +29,9 @@ def estimate(scenario: Scenario) -> MemoryReport:
 @lru_cache(maxsize=128)
 def _estimated(scenario: Scenario) -> MemoryReport:
     step = open_step(scenario)
+    found = zip(step.stages, step_phases(scenario, step), strict=True)
     reports = tuple(
-        StageReport(stage.frame.stage.index, stage.layers, flight, phases)
-        for stage, (flight, phases) in zip(step.stages, step_phases(scenario, step), strict=True)
+        StageReport(stage.frame.stage.index, stage.layers, *figures) for stage, figures in found
     )
     worst = max(reports, key=lambda report: report.peak_bytes)
     usable = scenario.cluster.gpu.usable_bytes

@@ -30,13 +30,13 @@ def stage_loss(scenario: Scenario, stage: Stage) -> LossBytes:
         training.precision.compute_bytes,
         training.loss,
         model.hidden,
-        upcast=_upcasts(scenario, stage),
+        upcast=upcasts(scenario, stage),
         soft_cap=last is not None and last.logit_cap,
         split=layout.vocabulary_ranks > 1 and training.model_code in _LOSS_PARALLEL,
     )
 
 
-def _upcasts(scenario: Scenario, stage: Stage) -> bool:
+def upcasts(scenario: Scenario, stage: Stage) -> bool:
     """Whether the loss is fp32: causal language models upcast, and autocast does for all."""
     if not stage.blocks or scenario.training.model_code != "transformers":
         return True

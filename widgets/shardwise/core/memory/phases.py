@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from operator import add
 
-from shardwise.core.arrays import at_highest, first_highest
+from shardwise.core.arrays import at_highest, first_highest, largest
 from shardwise.core.memory.open_step import Figures, OpenStage, OpenStep
 from shardwise.core.memory.pipelines import held_elsewhere, in_flight
 from shardwise.core.memory.states import States
@@ -16,8 +16,8 @@ Phases = Mapping[str, Mapping[str, float]]
 """Bytes by phase and part."""
 
 
-def step_phases(scenario: Scenario, step: OpenStep) -> list[tuple[float, Phases]]:
-    """Each stage's micro-batches in flight, and its bytes by phase and part.
+def step_phases(scenario: Scenario, step: OpenStep) -> list[tuple[float, Phases, float]]:
+    """Each stage's micro-batches in flight, bytes by phase and part, and largest tensor's bytes.
 
     With accumulation (or a pipeline) the gradients of earlier micro-batches are there throughout;
     without (and in the `first` micro-batch) they appear block by block in backward while
@@ -33,7 +33,8 @@ def step_phases(scenario: Scenario, step: OpenStep) -> list[tuple[float, Phases]
     for index, stage in enumerate(step.stages):
         flight = in_flight(scenario, index)
         own = stage.rows(figures)
-        found.append((flight, _phases(scenario, stage, own, flight)))
+        largest_bytes = largest(own[-stage.largest :])
+        found.append((flight, _phases(scenario, stage, own, flight), largest_bytes))
     return found
 
 
@@ -53,7 +54,7 @@ def _phases(
     at_end = 0.0 if scenario.layout.engine in ("deepspeed", "nanotron") else others
     first = FIGURES + len(stage.entering)
     gathered, over, made = _forward(stage, loss[0], figures[FIGURES:first])
-    gradients, whole, extra, active = _backward(stage, loss[3], figures[first:])
+    gradients, whole, extra, active = _backward(stage, loss[3], figures[first : -stage.largest])
     end, closing = stage.complete
     between, step = resident + buffers.extra_between, resident + buffers.extra_step
     return {

@@ -17,11 +17,14 @@ CONTEXT_BYTES = int(0.9 * GB)
 COMMUNICATOR_BYTES = int(0.4 * GIB)
 """NCCL's channels and buffers for one process group; a single GPU has none."""
 
+EXPANDABLE_SEGMENTS = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+"""Lets torch's allocator join freed blocks of any size; the reserve takes it for granted."""
+
 FRAGMENTATION = 0.03
 """Reserved over allocated in the expected case: a steady training step with few sizes."""
 
 FRAGMENTATION_HIGH = 0.08
-"""The same in the worse case that the band covers (variable lengths, no expandable segments)."""
+"""The same in the worse case that the band covers, over expandable segments (variable lengths)."""
 
 
 class DeviceBytes(NamedTuple):
