@@ -13,7 +13,9 @@ from shardwise.export.axes import data_parallel_only
 from shardwise.export.model_config import ModelConfig, model_config
 
 # transformers 5: `_supports_attention_backend` is False, so no attention function can be put in.
-OWN_ATTENTION = ("Bloom", "Falcon", "T5", "Whisper", "Mamba")
+OWN_ATTENTION = (
+    "Bamba", "Bloom", "Falcon", "Jamba", "Mamba", "NemotronH", "Qwen3Next", "T5", "Whisper",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -102,7 +104,8 @@ def _training(scenario: Scenario, config: ModelConfig, sharded: bool, notes: lis
             notes.append("transformers has no layers of multi-token prediction: left out.")
             changes["mtp_layers"] = 0
     shapes = [shape for shape, _ in config.model.block_groups]
-    eager_only = not all(shape.sdpa and shape.attention for shape in shapes)
+    attending = [shape for shape in shapes if shape.attention]
+    eager_only = not attending or not all(shape.sdpa for shape in attending)
     if training.attention != "eager" and eager_only:
         notes.append(f"transformers has no fused attention for {config.architecture}: eager.")
         changes["attention"] = "eager"
