@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from shardwise.core.attempts import Attempt
+from shardwise.core.attempts import Attempt, fits
 from shardwise.core.decision import EXHAUSTED, Decision, decide
 from shardwise.core.errors import ScenarioError
 from shardwise.core.layout import Layout
@@ -178,13 +178,13 @@ def test_a_million_tokens_need_context_parallelism() -> None:
     assert (decision.strategy, decision.exhausted) == ("none", "activations")
     assert "1,048,576 tokens" in decision.headline
     assert "layout.context_parallel 8" in decision.next_step
-    for degree, fits in ((8, True), (4, False)):
+    for degree, enough in ((8, True), (4, False)):
         tried = scenario(
             "llama-3-8b", "h100-sxm-80gb", 8, 4, {"context_parallel": degree},
             sequence_length=2**20, activation_checkpointing="full", loss="chunked",
         )  # fmt: skip
         report = estimate(tried)
-        assert (report.high_bytes <= report.usable_bytes) is fits
+        assert fits(report) is enough
 
 
 def test_a_model_too_large_for_the_cluster_says_how_many_nodes_would_do() -> None:
@@ -193,11 +193,11 @@ def test_a_model_too_large_for_the_cluster_says_how_many_nodes_would_do() -> Non
     assert (decision.strategy, decision.exhausted) == ("none", "whole model")
     assert verdicts(decision) == ["no"] * 5
     nodes = int(decision.next_step.split("With ")[1].split()[0])
-    for count, fits in ((nodes, True), (nodes // 2, False)):
+    for count, enough in ((nodes, True), (nodes // 2, False)):
         laid = scenario("llama-3-70b", "l4", 8, count, host_memory_gib=64)
         tried = attempts(decide(laid))
         heavier = [tried[key].fits for key in ("zero-3", "tensor") if key in tried]
-        assert any(heavier) is fits
+        assert any(heavier) is enough
 
 
 def test_one_gpu_can_only_offload() -> None:
@@ -445,9 +445,8 @@ def fits_somehow(asked: Scenario, strategy: str, decided: Layout | None = None) 
                 and training.micro_batch > 1
                 and (laid.data_parallel * training.micro_batch > wanted)
             )
-            room = report.high_bytes <= report.usable_bytes
             if (
-                room
+                fits(report)
                 and not too_many
                 and report.host_bytes_per_node <= laid.cluster.host_memory_bytes
             ):
@@ -455,8 +454,20 @@ def fits_somehow(asked: Scenario, strategy: str, decided: Layout | None = None) 
     return False
 
 
+WHOLE_AT_ONCE = {
+    "model": "llama-3-8b",
+    "cluster": {"gpu": "h100-sxm-80gb", "gpus_per_node": 1, "nodes": 8},
+    "training": {
+        "sequence_length": 512, "micro_batch": 16, "global_batch": 64, "precision": "fsdp-mixed",
+    },
+    "layout": {"engine": "deepspeed"},
+}  # fmt: skip
+"""Eight samples at once fit under ZeRO-1; one by one they don't, as gradients are accumulated."""
+
+
 @settings(max_examples=120, deadline=None)
 @given(questions())
+@example(WHOLE_AT_ONCE)
 def test_never_more_machinery_than_needed(value: dict[str, Any]) -> None:
     """No lighter strategy fits at any degree; the chosen one does."""
     asked = Scenario.from_dict(value)
@@ -467,7 +478,7 @@ def test_never_more_machinery_than_needed(value: dict[str, Any]) -> None:
         assert not fits_somehow(asked, strategy), strategy
     if rung != "none":
         report = estimate(decision.scenario)
-        assert report.high_bytes <= report.usable_bytes
+        assert fits(report)
         assert fits_somehow(asked, rung, decision.scenario.layout)
 
 

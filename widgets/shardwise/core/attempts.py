@@ -82,13 +82,17 @@ def _tried(scenario: Scenario, layout: Layout) -> tuple[MemoryReport | None, lis
         reports.append(report)
         if training != scenario.training:
             continue
-        # Judged by the leanest: full checkpointing also frees autocast's 16-bit copies.
-        leanest = estimate(report.scenario.with_training(variants[-1]))
-        if not adjustable(leanest):
+        # Judged by the leanest: full checkpointing also frees autocast's 16-bit copies, and a large
+        # micro-batch may be the whole step's, with no gradients of earlier ones to keep.
+        lean = [
+            estimate(report.scenario.with_training(replace(variants[-1], micro_batch=size)))
+            for size in (training.micro_batch, *advice.smaller_batches(training))
+        ]
+        if not any(map(adjustable, lean)):
             break
-        if layout.pipeline_parallel > 1 and not fits(leanest):
+        if layout.pipeline_parallel > 1 and not fits(lean[-1]):
             # Stages accumulate gradients at every size: the smallest micro-batch needs least.
-            reports.append(leanest)
+            reports.append(lean[-1])
             break
     return None, reports
 
@@ -145,7 +149,7 @@ def _variants(training: Training) -> Iterator[Training]:
 
 def fits(report: MemoryReport) -> bool:
     """Whether the upper end of the band is within what the card gives."""
-    return report.high_bytes <= report.usable_bytes
+    return report.needed_high_bytes <= report.usable_bytes
 
 
 def adjustable(report: MemoryReport) -> bool:
