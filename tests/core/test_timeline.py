@@ -18,6 +18,7 @@ LOADED = [
     ({"engine": "fsdp2"}, {"precision": "fsdp-mixed"}, (4 / 8, 0, 0, 0)),
     ({"engine": "deepspeed", "zero_stage": 0}, MIXED, (2, 0, 4, 8)),
     ({"engine": "deepspeed", "zero_stage": 1}, MIXED, (2, 0, 4 / 8, 0)),
+    ({"engine": "deepspeed", "zero_stage": 1}, {"precision": "mixed-20"}, (2, 4, 4 / 8, 0)),
     ({"engine": "deepspeed", "zero_stage": 3}, MIXED, (2 / 8, 2 / 8, 4 / 8, 0)),
     ({"engine": "megatron", "zero_stage": 0}, MEGATRON, (2, 4, 4, 0)),
     ({"engine": "megatron", "zero_stage": 1}, MEGATRON, (2, 4, 4 / 8, 0)),

@@ -137,7 +137,8 @@ def _precision(scenario: Scenario) -> Json:
     same_type = gradients == stored or zero > 0  # stage 0 accumulates in the model's type only
     master = precision.master_bytes == 4 and same_type and precision.state_bytes == 4
     if master and stored == compute and stored in ("bf16", "fp16"):
-        accumulated = "fp32" if gradients == "fp32" else stored
+        both = precision.gradients == "16-bit+fp32" and zero == 1  # `BF16_Optimizer` keeps both
+        accumulated = "fp32" if gradients == "fp32" or both else stored
         return {
             stored: {"enabled": True} | ({"loss_scale": 0} if stored == "fp16" else {}),
             "data_types": {"grad_accum_dtype": accumulated},

@@ -155,6 +155,11 @@ def _deepspeed(scenario: Scenario) -> list[str]:
         f"DeepSpeed's reduce bucket has {layout.reduce_bucket_elements:,} elements"
         + (", twice because of overlap_comm." if buckets == 2 else ".")
     )
+    if layout.zero_stage == 1 and training.precision.key == "mixed-fp32-grads":
+        lines.append(
+            "DeepSpeed's stage 1 keeps bf16 gradients beside fp32 ones: 2 bytes more a parameter, "
+            "which precision mixed-20 counts."
+        )
     if training.optimizer == "adamw" and training.optimizer_implementation == "foreach":
         lines.append(
             "DeepSpeed runs torch's foreach AdamW, as Trainers hand it over; its own FusedAdam "

@@ -15,6 +15,18 @@ MAX_LIVE_PARAMETERS = 1_000_000_000
 SUB_GROUP = 1_000_000_000
 
 
+def bf16_optimizer(layout: Layout, precision: Precision) -> bool:
+    """Whether `BF16_Optimizer` runs: stage 1, bf16 weights, fp32 accumulation, nothing offloaded.
+
+    deepspeed/runtime/engine.py, `_do_optimizer_sanity_check`.
+    """
+    return (
+        (layout.engine, layout.zero_stage) == ("deepspeed", 1)
+        and precision.gradients == "16-bit+fp32"
+        and layout.offload_optimizer == "none"
+    )
+
+
 def deepspeed_buffers(
     stage: Stage, layout: Layout, precision: Precision, temporary: float
 ) -> Buffers:
@@ -31,8 +43,8 @@ def deepspeed_buffers(
     if layout.zero_stage == 0:
         # fp32 copies one by one, then flattened: deepspeed/runtime/fp16/fused_optimizer.py.
         return Buffers(extra_step=2 * temporary)
-    if layout.zero_stage == 1 and precision.gradients == "16-bit+fp32":
-        # BF16Optimizer: fp32 gradients flattened by buckets, and once more in the type of the
+    if bf16_optimizer(layout, precision):
+        # fp32 gradients flattened by buckets, and once more in the type of the
         # reduction (deepspeed/runtime/engine.py, `allreduce_bucket`).
         flat = (4 + element) * float(min(REDUCE_BUCKET, stage.elements))
         return Buffers(extra_end=flat, extra_step=temporary)

@@ -21,6 +21,7 @@ from shardwise.core.memory.buffers import (
     views_buckets,
     whole_embedding_gradient,
 )
+from shardwise.core.memory.deepspeed import bf16_optimizer
 from shardwise.core.memory.engine_buffers import stage_buffers
 from shardwise.core.memory.kernel import kernel_of
 from shardwise.core.memory.operators.run import Kernel
@@ -105,11 +106,13 @@ def _frame(
         own = precision.gradient_bytes * embedding_slice(stage, layout)
         buffers = replace(buffers, extra_step=buffers.extra_step + own)
     views = views_buckets(layout, ranks)
-    persistent = persistent_gradients(layout) or views
+    kept = 1.0 if views else persistent_share(layout, precision)
+    there = 1.0 if several else kept
     twice = 2 if views and several else 1
     if twice == 2:
         buffers = replace(buffers, extra_backward=buffers.extra_backward + states.gradients)
-    held = states.gradients if several or persistent else 0.0
+    held = there * states.gradients
+    arriving = round((1 - there) * precision.gradient_bytes)
     on_gpu = after_offload(states, layout)
     rounding = rounding_on_gpu(stage, layout, precision, optimizer, shard)
     buffers = replace(
@@ -136,7 +139,7 @@ def _frame(
             extra_end=whole + reduced,
         )
     run = (
-        pass_of(stage, layout, precision, units, walk, held, copies, whole)
+        pass_of(stage, layout, precision, units, walk, held, arriving, copies, whole)
         if stage.blocks
         else None
     )
@@ -146,8 +149,8 @@ def _frame(
         on_gpu=on_gpu,
         buffers=buffers,
         run=run,
-        held=twice * on_gpu.gradients if held else 0.0,
-        between=on_gpu.gradients if persistent else 0.0,
+        held=twice * there * on_gpu.gradients if held else 0.0,
+        between=kept * on_gpu.gradients,
         root_share=units.root_share,
         whole_units=(units.gathered_root, max(units.gathered, default=0.0)),
         rounding=rounding,
@@ -225,12 +228,16 @@ def after_offload(states: States, layout: Layout) -> States:
     )
 
 
-def persistent_gradients(layout: Layout) -> bool:
-    """Whether gradient buffers outlive the step.
+def persistent_share(layout: Layout, precision: Precision) -> float:
+    """The share of the gradients' bytes that outlives the step, in buffers made with the engine.
 
-    Megatron-LM's do (megatron/core/distributed/param_and_grad_buffer.py), nanotron's too
-    (optim/gradient_accumulator.py), and DeepSpeed's stage 3's (`grad_partitions_flat_buffer` of
-    deepspeed/runtime/zero/stage3.py).
+    All of Megatron-LM's (megatron/core/distributed/param_and_grad_buffer.py), nanotron's
+    (optim/gradient_accumulator.py) and DeepSpeed's stage 3's (`grad_partitions_flat_buffer` of
+    deepspeed/runtime/zero/stage3.py); the fp32 ones, 4 of 6 bytes, of DeepSpeed's stage 1 over bf16
+    with fp32 accumulation, whose 16-bit ones `zero_grad` drops (`fp32_groups_gradients_flat` of
+    deepspeed/runtime/bf16_optimizer.py).
     """
     by_stage = layout.engine == "deepspeed" and layout.zero_stage == 3
-    return layout.engine in ("megatron", "nanotron") or by_stage
+    if layout.engine in ("megatron", "nanotron") or by_stage:
+        return 1.0
+    return 4 / precision.gradient_bytes if bf16_optimizer(layout, precision) else 0.0

@@ -68,10 +68,14 @@ def pass_of(
     units: Units,
     walk: Walk,
     held: float,
+    arriving: int,
     copies: tuple[float, ...],
     whole: float = 0.0,
 ) -> Pass:
-    """The pass over a stage's blocks under one engine; `whole` as `whole_bytes` has it."""
+    """The pass over a stage's blocks under one engine; `whole` as `whole_bytes` has it.
+
+    `arriving` are bytes that each element's gradient adds to the `held` ones as it is made.
+    """
     fsdp = layout.engine in ("fsdp1", "fsdp2")
     if whole:
         spots = tuple(
@@ -85,11 +89,18 @@ def pass_of(
     spot_of = _fsdp_spot if fsdp else _piling_spot if piles_up(layout) else _plain_spot
     spots = tuple(
         spot_of(
-            stage, layout, precision, units, step, held, copies[step.position] if copies else 0.0
+            stage,
+            layout,
+            precision,
+            units,
+            step,
+            held,
+            arriving,
+            copies[step.position] if copies else 0.0,
         )
         for step in walk.steps
     )
-    closing = _closing(stage, layout, precision, units, held)
+    closing = _closing(stage, layout, precision, units, held, arriving)
     if piles_up(layout):
         weights = sum(stage.units) + stage.root + 2 * stage.tied
         closing = held, 0.0, float(precision.compute_bytes * weights)
@@ -106,7 +117,12 @@ def _encoder(walk: Walk) -> frozenset[int]:
 
 
 def _closing(
-    stage: Stage, layout: Layout, precision: Precision, units: Units, held: float
+    stage: Stage,
+    layout: Layout,
+    precision: Precision,
+    units: Units,
+    held: float,
+    arriving: int,
 ) -> tuple[float, float, float]:
     """The embedding's backward: its gradient, and as a tied head's also the sum.
 
@@ -114,14 +130,15 @@ def _closing(
     """
     if layout.engine not in ("fsdp1", "fsdp2"):
         weights = sum(stage.units) + stage.root + whole_embedding_gradient(stage, layout)
-        gradients = held or precision.gradient_bytes * weights
         # Over earlier gradients the three are temporaries; else the sum becomes the gradient.
-        return gradients, 0.0, precision.parameter_bytes * (3 if held else 2) * float(stage.tied)
+        tied = 3 if held and not arriving else 2
+        gradients = held + arriving * weights
+        return gradients, 0.0, precision.parameter_bytes * tied * float(stage.tied)
     compute = gathered_element(precision)
     whole = whole_embedding_gradient(stage, layout) + embedding_slice(stage, layout)
     made: float = compute * (stage.root + 2 * stage.tied + whole)
     made += all_reduce_held(layout, precision, held, sum(units.shares))
-    reduced = held or precision.gradient_bytes * sum(units.shares)
+    reduced = held + arriving * sum(units.shares)
     before = precision.reduce_bytes * units.blocks[0]
     return reduced, units.gathered_root, float(made + before)
 
@@ -140,6 +157,7 @@ def _fsdp_spot(
     units: Units,
     step: Step,
     held: float,
+    arriving: int,
     copies: float,
 ) -> Spot:
     """A block's moments, then its reduction, under FSDP.
@@ -163,7 +181,7 @@ def _fsdp_spot(
     last = 0 if alone else last_gradient(stage.unit_tensors[position])
     return Spot(
         step=step,
-        gradients=held or precision.gradient_bytes * done,
+        gradients=held + arriving * done,
         gathered=root + own + ahead + copies,
         extra=float(waiting + reduce * behind),
         **_weights(compute, stage, units, step),
@@ -184,23 +202,24 @@ def _plain_spot(
     units: Units,
     step: Step,
     held: float,
+    arriving: int,
     copies: float,
 ) -> Spot:
     """A block's moments where weights are whole: gradients pile up from the head down."""
     position = step.position
     done = stage.late + sum(stage.units[position + 1 :])
     # As a weight's gradient is made, autocast's copy of the weight goes.
-    element = (0 if held else precision.gradient_bytes) - (precision.compute_bytes if copies else 0)
+    cast = precision.compute_bytes if copies else 0
     # A gradient is a tensor of its own until it is added to an earlier one, or cast by autocast.
-    passing = (precision.gradient_bytes if held else 0) + (precision.compute_bytes if copies else 0)
+    added = precision.gradient_bytes if held and not arriving else 0
     wide = (t.elements for t in stage.unit_tensors[position] if t.part in ("mlp", "experts"))
     return Spot(
         step=step,
-        gradients=held or float(precision.gradient_bytes * done),
+        gradients=held + float(arriving * done),
         gathered=copies,
-        passing=float(passing * max(wide, default=0)),
-        extra=float(precision.parameter_bytes * stage.tied) if held else 0.0,
-        **_weights(element, stage, units, step),
+        passing=float((added + cast) * max(wide, default=0)),
+        extra=float(precision.parameter_bytes * stage.tied) if held and not arriving else 0.0,
+        **_weights(arriving - cast, stage, units, step),
     )
 
 
@@ -211,6 +230,7 @@ def _piling_spot(
     units: Units,
     step: Step,
     held: float,
+    arriving: int,
     copies: float,
 ) -> Spot:
     """A block's moments where 16-bit gradients wait until backward is over (nanotron)."""

@@ -87,7 +87,7 @@ def loaded(scenario: Scenario, index: int) -> Mapping[str, float]:
     """Bytes by part once the engine holds the model and before the first batch.
 
     Parameters as the engine holds them, master weights and gradient buffers that it makes at once
-    (`persistent_gradients`), DDP's and DeepSpeed's stage 3's buckets, rotation tables that are
+    (`persistent_share`), DDP's and DeepSpeed's stage 3's buckets, rotation tables that are
     buffers. Workspaces, gathered layers and the optimizer's state come with the first step.
     """
     frame, layout = frame_of(scenario, index), scenario.layout
