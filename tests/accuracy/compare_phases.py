@@ -23,9 +23,9 @@ from typing import Any
 from compare_traces import inexpressible, load_cases, quantile, scenario_of
 
 from shardwise.core.memory import estimate
+from shardwise.core.memory.allocator import ROUNDING
 from shardwise.core.memory.frame import frame_of
 from shardwise.core.memory.report import MemoryReport
-from shardwise.core.memory.rounding import BLOCK
 
 BEFORE = "after load and wrap"
 ENDS = ("loss", "backward", "gradients complete")
@@ -36,7 +36,7 @@ def step_counters(case: Mapping[str, Any], report: MemoryReport) -> int:
     """Bytes of step counters that a trace has on its device and a CUDA run on the CPU."""
     if case["optimizer"] != "adamw" or case["optimizer_implementation"] == "fused":
         return 0
-    return BLOCK * sum(t.count for t in frame_of(report.scenario, 0).stage.tensors)
+    return ROUNDING * sum(t.count for t in frame_of(report.scenario, 0).stage.tensors)
 
 
 def traced(case: Mapping[str, Any], window: str, counters: int) -> float:

@@ -10,10 +10,10 @@ from compare_phases import step_counters
 from compare_traces import ROOT, scenario_of
 
 from shardwise.core.memory import estimate
+from shardwise.core.memory.allocator import ROUNDING
 from shardwise.core.memory.frame import frame_of
 from shardwise.core.memory.ranks import RankGroup
 from shardwise.core.memory.report import MemoryReport
-from shardwise.core.memory.rounding import BLOCK
 
 RECORDS: list[dict[str, Any]] = json.loads(
     (ROOT / "data" / "traces" / "ranks.json").read_text(encoding="utf-8")
@@ -41,7 +41,7 @@ def test_states_of_that_rank_are_as_traced(record: dict[str, Any]) -> None:
     """Parameters, moments and gradients, up to the blocks of the allocator."""
     report = estimate(scenario_of(record))
     stage = frame_of(report.scenario, 0).stage
-    blocks = 2 * BLOCK * sum(tensor.count for tensor in stage.tensors)
+    blocks = 2 * ROUNDING * sum(tensor.count for tensor in stage.tensors)
     group, phases = group_of(report, record["rank"]), record["phases"]
     counters = step_counters(record, report)
     if record["optimizer_implementation"] == "fused":

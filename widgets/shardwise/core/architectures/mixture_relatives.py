@@ -23,6 +23,7 @@ from shardwise.core.architectures.layers import (
 )
 from shardwise.core.architectures.llama_like import ATTENTION_BIAS, NO_BIAS
 from shardwise.core.architectures.llama_relatives import USE_BIAS
+from shardwise.core.architectures.mixture import OLMOE
 from shardwise.core.architectures.templates import (
     ALWAYS,
     VOCABULARY,
@@ -120,14 +121,7 @@ PHIMOE = Style(
     sparse=every_layer,
     pattern=window_everywhere,
 )
-MINIMAX_M2 = Style(
-    (),
-    rows(attention(), head_norms("query", "key_value"), router(), fused_experts(), two_norms()),
-    switches=NO_BIAS,
-    shape={"qk_norm": True},
-    experts=expert_sizes("intermediate_size"),
-    sparse=every_layer,
-)
+MINIMAX_M2 = replace(OLMOE, switches=NO_BIAS)
 # OLMo 2's norms behind attention and experts.
 FLEX_OLMO = replace(
     MINIMAX_M2,

@@ -10,7 +10,8 @@ from bisect import bisect_left, insort
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from shardwise.core.memory.replay import ROUNDING
+ROUNDING = 512
+"""Every request takes a multiple of this (c10/core/AllocatorConfig.h, `kMinBlockSize`)."""
 
 MIB = 2**20
 SMALL_SIZE = 1 * MIB

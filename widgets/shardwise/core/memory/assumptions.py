@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from shardwise.core.memory.completeness import leaves_out_activations
 from shardwise.core.memory.estimate import estimate
 from shardwise.core.memory.idle import FLAT_STATES
 from shardwise.core.memory.kernel import gathers_again
 from shardwise.core.memory.megatron import runs_megatron
 from shardwise.core.memory.operators.recompute import CORE_ATTENTION
-from shardwise.core.memory.recorded import leaves_out_activations
 from shardwise.core.memory.reserve import (
     COMMUNICATOR_BYTES,
     CONTEXT_BYTES,

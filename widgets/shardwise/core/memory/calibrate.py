@@ -8,8 +8,8 @@ from pathlib import Path
 
 from shardwise.core.errors import ScenarioError, unknown_key
 from shardwise.core.memory.assumptions import not_modelled_in
+from shardwise.core.memory.completeness import leaves_something_out
 from shardwise.core.memory.estimate import estimate
-from shardwise.core.memory.recorded import leaves_something_out
 from shardwise.core.memory.report import PHASES, MemoryReport
 from shardwise.core.memory.reserve import (
     COMMUNICATOR_BYTES,

@@ -23,12 +23,13 @@ from shardwise.core.memory.buffers import (
 )
 from shardwise.core.memory.deepspeed import bf16_optimizer
 from shardwise.core.memory.engine_buffers import stage_buffers
+from shardwise.core.memory.host import after_offload
 from shardwise.core.memory.kernel import kernel_of
 from shardwise.core.memory.operators.run import Kernel
 from shardwise.core.memory.rounding import Rounding, rounding_on_gpu
 from shardwise.core.memory.spots import Pass, pass_of, whole_bytes
 from shardwise.core.memory.stages import Stage, stages_of
-from shardwise.core.memory.states import States, stage_states, stage_units
+from shardwise.core.memory.states import States, Units, stage_states, stage_units
 from shardwise.core.memory.walk import walk_of
 from shardwise.core.model import Model
 from shardwise.core.precision import Precision
@@ -40,9 +41,10 @@ from shardwise.core.trainable import Trainable
 class Frame:
     """All of one stage that does not depend on tokens, worked out once for many estimates.
 
-    `on_gpu` are its states after offload; `held` the gradients that a micro-batch finds there;
-    `rounding` what the allocator adds to the states (it is in `buffers` too); `head_passing` the
-    head's gradient until it is added to an earlier one, or cast (`head_cast`) by autocast.
+    `on_gpu` are its states after offload; `held` the gradients that a micro-batch finds there,
+    `between` those that outlive the step; `rounding` what the allocator adds to the states (it is
+    in `buffers` too); `head_passing` the head's gradient until it is added to an earlier one, or
+    cast (`head_cast`) by autocast.
     `whole_units` are bytes of the gathered root and of the largest gathered block.
     """
 
@@ -96,66 +98,106 @@ def _frame(
     kernel: Kernel,
 ) -> Frame:
     stage = stages_of(model, layout, trainable)[index]
-    states = stage_states(stage, layout, precision, optimizer[0], shard)
+    states = _states(stage, layout, precision, optimizer[0], shard)
     units = stage_units(stage, layout, shard, gathered_element(precision))
-    waste = whole_embedding_gradient(stage, layout)
-    if layout.engine == "ddp" and waste:
-        states = _with_whole_embedding(states, precision.gradient_bytes * waste, optimizer[0])
-    buffers = stage_buffers(stage, layout, precision, states, ranks, "/".join(optimizer), units)
-    if layout.engine == "ddp" and waste and optimizer[0].startswith("sgd"):
-        own = precision.gradient_bytes * embedding_slice(stage, layout)
-        buffers = replace(buffers, extra_step=buffers.extra_step + own)
+    rounding = rounding_on_gpu(stage, layout, precision, optimizer, shard)
+    buffers = _buffers(stage, layout, precision, optimizer, states, units, ranks, rounding)
     views = views_buckets(layout, ranks)
     kept = 1.0 if views else persistent_share(layout, precision)
     there = 1.0 if several else kept
-    twice = 2 if views and several else 1
-    if twice == 2:
+    held, twice = there * states.gradients, views and several
+    if twice:
         buffers = replace(buffers, extra_backward=buffers.extra_backward + states.gradients)
-    held = there * states.gradients
-    arriving = round((1 - there) * precision.gradient_bytes)
-    on_gpu = after_offload(states, layout)
-    rounding = rounding_on_gpu(stage, layout, precision, optimizer, shard)
-    buffers = replace(
-        buffers,
-        held=buffers.held + rounding.parameters + rounding.state,
-        extra_step=buffers.extra_step + rounding.step,
-    )
-    walk = walk_of(stage.blocks, *checkpointing)
     gone, copies = copies_in_backward(block_copies(stage, layout, precision), *checkpointing)
     if gone:
         buffers = _without_copies(buffers, stage, gone)
-    waiting = all_reduce_held(layout, precision, held, sum(units.shares))
-    buffers = replace(buffers, extra_end=buffers.extra_end + waiting) if waiting else buffers
+    end = buffers.extra_end + all_reduce_held(layout, precision, held, sum(units.shares))
+    buffers = replace(buffers, extra_end=end)
     whole = whole_bytes(stage, layout, precision, units)
     if whole:
-        made = cast_copies(stage, layout, precision)
-        held = 0.0
-        reduced = precision.reduce_bytes * max(0, *units.blocks, units.root)
-        buffers = replace(
-            buffers,
-            gathered_entering=0.0,
-            gathered_forward=whole + made,
-            gathered_loss=whole + made - gone,
-            extra_end=whole + reduced,
-        )
-    run = (
-        pass_of(stage, layout, precision, units, walk, held, arriving, copies, whole)
-        if stage.blocks
-        else None
-    )
+        gathered = whole + cast_copies(stage, layout, precision)
+        buffers, held = _unresharded(buffers, precision, units, whole, gathered, gone), 0.0
+    run = None
+    if stage.blocks:
+        walk = walk_of(stage.blocks, *checkpointing)
+        arriving = round((1 - there) * precision.gradient_bytes)
+        run = pass_of(stage, layout, precision, units, walk, held, arriving, copies, whole)
+    on_gpu = after_offload(states, layout)
     return Frame(
         stage=stage,
         kernel=kernel,
         on_gpu=on_gpu,
         buffers=buffers,
         run=run,
-        held=twice * there * on_gpu.gradients if held else 0.0,
+        held=(2 if twice else 1) * there * on_gpu.gradients if held else 0.0,
         between=kept * on_gpu.gradients,
         root_share=units.root_share,
         whole_units=(units.gathered_root, max(units.gathered, default=0.0)),
         rounding=rounding,
         head_passing=_head_passing(stage, layout, precision, several),
         head_cast=autocasts(layout, precision),
+    )
+
+
+def _states(
+    stage: Stage, layout: Layout, precision: Precision, optimizer: str, shard: int
+) -> States:
+    """The stage's states; under DDP with all rows of a split embedding's gradient on every rank.
+
+    SGD's momentum begins as a copy of the gradient (torch/optim/sgd.py, `torch.clone(grad)`), so it
+    has all rows too; AdamW's moments are made like the parameter (traced).
+    """
+    states = stage_states(stage, layout, precision, optimizer, shard)
+    waste = precision.gradient_bytes * whole_embedding_gradient(stage, layout)
+    if layout.engine != "ddp" or not waste:
+        return states
+    momentum = waste if optimizer == "sgd-momentum" else 0.0
+    return replace(
+        states,
+        gradients=states.gradients + waste,
+        optimizer_state=states.optimizer_state + momentum,
+    )
+
+
+def _buffers(
+    stage: Stage,
+    layout: Layout,
+    precision: Precision,
+    optimizer: tuple[str, str],
+    states: States,
+    units: Units,
+    ranks: int,
+    rounding: Rounding,
+) -> Buffers:
+    """The engine's buffers with the allocator's rounding.
+
+    Under DDP also SGD's own slice of a split embedding's whole gradient (traced).
+    """
+    buffers = stage_buffers(stage, layout, precision, states, ranks, "/".join(optimizer), units)
+    step, sgd = buffers.extra_step, optimizer[0].startswith("sgd")
+    if layout.engine == "ddp" and sgd and whole_embedding_gradient(stage, layout):
+        step += precision.gradient_bytes * embedding_slice(stage, layout)
+    return replace(
+        buffers,
+        held=buffers.held + rounding.parameters + rounding.state,
+        extra_step=step + rounding.step,
+    )
+
+
+def _unresharded(
+    buffers: Buffers, precision: Precision, units: Units, whole: float, gathered: float, gone: float
+) -> Buffers:
+    """The buffers of a pipeline's stage that FSDP neither reshards nor reduces until its end.
+
+    `whole` as `whole_bytes` has it, `gathered` with autocast's copies, of which `gone` are not
+    there any more as the loss is made.
+    """
+    return replace(
+        buffers,
+        gathered_entering=0.0,
+        gathered_forward=gathered,
+        gathered_loss=gathered - gone,
+        extra_end=whole + precision.reduce_bytes * max(0, *units.blocks, units.root),
     )
 
 
@@ -170,20 +212,6 @@ def _head_passing(stage: Stage, layout: Layout, precision: Precision, several: b
     added = precision.gradient_bytes if several else 0
     cast = precision.compute_bytes if autocasts(layout, precision) else 0
     return float((added + cast) * head)
-
-
-def _with_whole_embedding(states: States, waste: float, optimizer: str) -> States:
-    """States with all rows of a split embedding's gradient on every tensor rank.
-
-    SGD's momentum begins as a copy of the gradient (torch/optim/sgd.py, `torch.clone(grad)`), so it
-    has all rows too; AdamW's moments are made like the parameter (traced).
-    """
-    momentum = waste if optimizer == "sgd-momentum" else 0.0
-    return replace(
-        states,
-        gradients=states.gradients + waste,
-        optimizer_state=states.optimizer_state + momentum,
-    )
 
 
 def _without_copies(buffers: Buffers, stage: Stage, gone: float) -> Buffers:
@@ -202,30 +230,6 @@ def _without_copies(buffers: Buffers, stage: Stage, gone: float) -> Buffers:
 def ranks_reduced(scenario: Scenario) -> int:
     """Ranks that gradients are summed over: data times context parallelism."""
     return scenario.data_parallel * scenario.layout.context_parallel
-
-
-def after_offload(states: States, layout: Layout) -> States:
-    """What stays on the GPU of a stage's states.
-
-    An offloaded optimizer takes master weights, moments and the reduced gradients to the host
-    (ZeRO-Offload, Ren et al. 2021, section 4.1); FSDP's CPUOffloadPolicy takes the parameter shards
-    too; Megatron-LM's offload leaves the gradients.
-    """
-    if layout.offload_optimizer == "none" and layout.offload_parameters == "none":
-        return states
-    optimizer_stays = layout.offload_optimizer == "none"
-    parameters_go = layout.offload_parameters != "none" or (
-        not optimizer_stays and layout.engine in ("fsdp1", "fsdp2")
-    )
-    gradients_stay = optimizer_stays or layout.engine == "megatron"
-    return States(
-        parameters=0.0 if parameters_go else states.parameters,
-        gradients=states.gradients if gradients_stay else 0.0,
-        master_weights=states.master_weights if optimizer_stays else 0.0,
-        optimizer_state=states.optimizer_state if optimizer_stays else 0.0,
-        sharded_elements=states.sharded_elements,
-        frozen=0.0 if parameters_go else states.frozen,
-    )
 
 
 def persistent_share(layout: Layout, precision: Precision) -> float:

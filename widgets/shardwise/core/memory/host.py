@@ -1,7 +1,8 @@
-"""Host memory of one node: what offloading puts there, what NVMe leaves, what loading takes."""
+"""Host memory of one node: what offload puts there and what stays, NVMe's buffers, loading."""
 
 from __future__ import annotations
 
+from shardwise.core.layout import Layout
 from shardwise.core.memory.deepspeed import SUB_GROUP
 from shardwise.core.memory.stages import Stage
 from shardwise.core.memory.states import States, stage_states
@@ -15,6 +16,30 @@ PARAMETER_BUFFERS, PARAMETER_BUFFER_ELEMENTS = 5, 100_000_000
 
 OPTIMIZER_BUFFERS = 4
 """`offload_optimizer`'s buffer_count, each of the largest sub-group in fp32 (same file)."""
+
+
+def after_offload(states: States, layout: Layout) -> States:
+    """What stays on the GPU of a stage's states.
+
+    An offloaded optimizer takes master weights, moments and the reduced gradients to the host
+    (ZeRO-Offload, Ren et al. 2021, section 4.1); FSDP's CPUOffloadPolicy takes the parameter shards
+    too; Megatron-LM's offload leaves the gradients.
+    """
+    if layout.offload_optimizer == "none" and layout.offload_parameters == "none":
+        return states
+    optimizer_stays = layout.offload_optimizer == "none"
+    parameters_go = layout.offload_parameters != "none" or (
+        not optimizer_stays and layout.engine in ("fsdp1", "fsdp2")
+    )
+    gradients_stay = optimizer_stays or layout.engine == "megatron"
+    return States(
+        parameters=0.0 if parameters_go else states.parameters,
+        gradients=states.gradients if gradients_stay else 0.0,
+        master_weights=states.master_weights if optimizer_stays else 0.0,
+        optimizer_state=states.optimizer_state if optimizer_stays else 0.0,
+        sharded_elements=states.sharded_elements,
+        frozen=0.0 if parameters_go else states.frozen,
+    )
 
 
 def host_bytes_per_node(scenario: Scenario, stages: tuple[Stage, ...]) -> float:

@@ -7,18 +7,17 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
 
-from shardwise.core.memory.activations import block_saved, kept_bytes, recomputed_bytes
+from shardwise.core.memory.activations import Saved, block_saved, kept_bytes, recomputed_bytes
 from shardwise.core.memory.backward import BlockMemory
 from shardwise.core.memory.kernel import kernel_of, tokens_of
-from shardwise.core.memory.moments import adapter_forward, adapter_in_forward, block_moments
+from shardwise.core.memory.moments import Moment, adapter_forward, adapter_in_forward, block_moments
 from shardwise.core.memory.operators.attention import mask_bytes
 from shardwise.core.memory.operators.frozen import held_inputs
 from shardwise.core.memory.operators.per_op import kept_results
 from shardwise.core.memory.operators.recompute import CORE_ATTENTION, recomputed_modules
-from shardwise.core.memory.operators.recorded import recorded_layer
+from shardwise.core.memory.operators.recorded import Layer, bytes_of, counts_of, recorded_layer
 from shardwise.core.memory.operators.run import Kernel, Tokens
 from shardwise.core.memory.outside import final_norm_backward, outside_saved
-from shardwise.core.memory.recorded import recorded_memory
 from shardwise.core.memory.stages import Stage
 from shardwise.core.memory.unneeded import unneeded_at_the_start
 from shardwise.core.memory.walk import Walk, walk_of
@@ -117,7 +116,7 @@ def block_memory(shape: BlockShape, tokens: Tokens, kernel: Kernel, kind: str) -
     A checkpoint holds the block's input, which transformers' fp32 RMSNorm does not save.
     """
     if shape.recorded and (layer := recorded_layer(shape, kernel)) is not None:
-        return recorded_memory(layer, shape, tokens, block_saved(shape, tokens, kernel), kind)
+        return _recorded_memory(layer, shape, tokens, block_saved(shape, tokens, kernel), kind)
     held = 0.0
     if kind == "full" and kernel.frozen is not None:
         # int8 layers' first inputs stay; those of the recomputation go with its graph.
@@ -139,3 +138,25 @@ def block_memory(shape: BlockShape, tokens: Tokens, kernel: Kernel, kind: str) -
     if kind == "full" and kernel.frozen is not None:
         moments += adapter_forward(shape, tokens, kernel)
     return BlockMemory(kept + held, recomputed, saved.input_bytes, moments)
+
+
+def _recorded_memory(
+    layer: Layer, shape: BlockShape, tokens: Tokens, saved: Saved, kind: str
+) -> BlockMemory:
+    """A recorded layer's bytes: kept, recomputed, and its moments.
+
+    A checkpoint holds the layer's input, which is counted twice where the layer saves it too; while
+    it is recomputed, its forward moments stand beside the gradient of the stream.
+    """
+    counts = counts_of(shape, tokens)
+    own = bytes_of(layer.entering, counts)
+    moments = [
+        Moment(bytes_of(one.live, counts) - saved.total, one.feed_forward, one.others)
+        for one in layer.instants
+    ]
+    if kind not in ("full", "per-op"):
+        kept = kept_bytes(saved, kind)
+        return BlockMemory(kept, saved.total - kept, saved.input_bytes, tuple(moments))
+    for forward in layer.forward:
+        moments.append(Moment(bytes_of(forward, counts) - saved.total + own, 0.0, 0.0))
+    return BlockMemory(saved.input_bytes, saved.total - own, saved.input_bytes, tuple(moments))

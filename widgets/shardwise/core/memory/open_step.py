@@ -18,6 +18,7 @@ from shardwise.core.cluster import Cluster
 from shardwise.core.layout import Layout
 from shardwise.core.memory import nanotron
 from shardwise.core.memory.backward import Point, backward_points
+from shardwise.core.memory.completeness import leaves_something_out
 from shardwise.core.memory.frame import Frame, frame_of
 from shardwise.core.memory.head import stage_loss
 from shardwise.core.memory.host import host_bytes_per_node
@@ -31,7 +32,6 @@ from shardwise.core.memory.pipelines import (
     receive_buffer_bytes,
     retained_input_bytes,
 )
-from shardwise.core.memory.recorded import leaves_something_out
 from shardwise.core.memory.stages import stages_of
 from shardwise.core.model import Model
 from shardwise.core.precision import Precision

@@ -6,12 +6,14 @@ from collections.abc import Mapping, Sequence
 from operator import add
 
 from shardwise.core.arrays import at_highest, first_highest, largest
+from shardwise.core.memory.loss import LossBytes
 from shardwise.core.memory.open_step import Figures, OpenStage, OpenStep
 from shardwise.core.memory.pipelines import held_elsewhere, in_flight
 from shardwise.core.memory.states import States
 from shardwise.core.scenario import Scenario
 
 FIGURES = len(Figures._fields)
+LOSS = FIGURES - len(LossBytes._fields)
 Phases = Mapping[str, Mapping[str, float]]
 """Bytes by phase and part."""
 
@@ -42,25 +44,27 @@ def _phases(
     scenario: Scenario, stage: OpenStage, figures: Sequence[float], flight: float
 ) -> Phases:
     """The phases of `report.PHASES`."""
-    saved, early, late, handed_on, output, retained, resident, received, *loss = figures[:FIGURES]
+    saved, early, late, handed_on, output, retained, resident, received = figures[:LOSS]
+    made_loss, begun_loss, waiting_loss, product = figures[LOSS:FIGURES]
     frame, states, buffers = stage.frame, stage.frame.on_gpu, stage.frame.buffers
     others = held_elsewhere(scenario, frame.stage.index, flight, saved, (early, late))
     others = others + handed_on + output * flight
     kept = saved + others
     resident = resident + received * scenario.micro_batches
     # GPipe has every micro-batch's loss wait.
-    logits = loss[2] * (flight - 1) if scenario.layout.schedule == "gpipe" else 0.0
+    logits = waiting_loss * (flight - 1) if scenario.layout.schedule == "gpipe" else 0.0
     # DeepSpeed's pipelines and nanotron reduce when no micro-batch is in flight any more.
     at_end = 0.0 if scenario.layout.engine in ("deepspeed", "nanotron") else others
+    begun = begun_loss + logits
     first = FIGURES + len(stage.entering)
-    gathered, over, made = _forward(stage, loss[0], figures[FIGURES:first])
-    gradients, whole, extra, active = _backward(stage, loss[3], figures[first : -stage.largest])
+    gathered, over, made = _forward(stage, made_loss, figures[FIGURES:first])
+    gradients, whole, extra, active = _backward(stage, product, figures[first : -stage.largest])
     end, closing = stage.complete
     between, step = resident + buffers.extra_between, resident + buffers.extra_step
     return {
         "between steps": _parts(states, frame.between, 0.0, retained, 0.0, between),
         "forward": _parts(states, frame.held, gathered, kept + over, made + logits, resident),
-        "loss": _parts(states, frame.held, buffers.gathered_loss, kept, loss[1] + logits, resident),
+        "loss": _parts(states, frame.held, buffers.gathered_loss, kept, begun, resident),
         "backward": _parts(states, gradients, whole, others + active, logits, resident + extra),
         "gradients complete": _parts(states, end, 0.0, at_end, logits, resident + closing),
         "optimizer step": _parts(states, states.gradients, 0.0, retained, 0.0, step),

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from shardwise.core.memory.frame import after_offload, frame_of
+from shardwise.core.memory.frame import frame_of
+from shardwise.core.memory.host import after_offload
 from shardwise.core.memory.optimizer_step import step_temporary
 from shardwise.core.memory.shares import Share, shares_of
 from shardwise.core.memory.states import States, stage_states

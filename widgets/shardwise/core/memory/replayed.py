@@ -7,6 +7,7 @@ from functools import lru_cache
 from shardwise.core.memory.allocator import Allocator, held_for
 from shardwise.core.memory.streams.deepspeed_pipeline import PipelineStage
 from shardwise.core.scenario import Scenario
+from shardwise.core.structure import BlockShape
 from shardwise.core.trainable import ALL
 
 
@@ -32,10 +33,8 @@ def has_stream(scenario: Scenario) -> bool:
     )
 
 
-def _dense(shape: object) -> bool:
-    return not (getattr(shape, "experts", 1) or getattr(shape, "cross_attention", True)) and bool(
-        getattr(shape, "attention", False) and getattr(shape, "causal", False)
-    )
+def _dense(shape: BlockShape) -> bool:
+    return shape.attention and shape.causal and not (shape.experts or shape.cross_attention)
 
 
 @lru_cache(maxsize=64)

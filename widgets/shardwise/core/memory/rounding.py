@@ -7,14 +7,12 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from shardwise.core.layout import Layout
+from shardwise.core.memory.allocator import ROUNDING
 from shardwise.core.memory.stages import Stage
 from shardwise.core.memory.states import ranks_of, sharded_shape
 from shardwise.core.memory.tensor_classes import TensorClass
 from shardwise.core.optimizers import state_bytes
 from shardwise.core.precision import Precision
-
-BLOCK = 512
-"""`kMinBlockSize` of c10/cuda/CUDACachingAllocator.cpp: every request is rounded up to it."""
 
 _MOMENTS = ("adamw", "sgd-momentum", "lion", "muon")
 _BY_TENSOR = ("ddp", "zero-redundancy", "fsdp2", "megatron")
@@ -38,7 +36,7 @@ def over(size: float) -> float:
     >>> over(1.0), over(512), over(513)
     (511.0, 0, 511)
     """
-    return -size % BLOCK
+    return -size % ROUNDING
 
 
 @lru_cache(maxsize=4096)
@@ -66,7 +64,7 @@ def stage_rounding(
             state += moment * _moments(tensor, optimizer[0])
             step += moment
     if optimizer == ("adamw", "fused") and layout.engine in ("ddp", "fsdp2"):
-        state += BLOCK * sum(tensor.count for tensor in stage.tensors)
+        state += ROUNDING * sum(tensor.count for tensor in stage.tensors)
     for tensor in stage.frozen:
         element = tensor.stored or precision.parameter_bytes
         parameters += tensor.count * over(element * shard_elements(tensor, layout, shard))

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from shardwise.core.errors import ScenarioError
+from shardwise.core.memory.history import Peaks, peaks_of
 from shardwise.core.memory.plain_pickle import NotPlain, plain
-from shardwise.core.memory.replay import Peaks, replay
 from shardwise.core.units import format_gib
 
 FIELD = "snapshot"
@@ -126,7 +126,7 @@ def _summary(device: int, segments: list[Mapping[str, Any]], events: object) -> 
     if isinstance(events, list) and events:
         if len(events) > MOST_ENTRIES:
             raise _broken(f"it has more than {MOST_ENTRIES:,} events")
-        peaks = replay(events, counted["allocated"], reserved)
+        peaks = peaks_of(events, counted["allocated"], reserved)
     gaps.sort(key=lambda gap: (-gap.size_bytes, gap.address))
     return Snapshot(
         device=device,

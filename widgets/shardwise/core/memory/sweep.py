@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 from shardwise.core.arrays import first_highest, most
 from shardwise.core.errors import ScenarioError
+from shardwise.core.memory.completeness import leaves_something_out
 from shardwise.core.memory.open_step import open_step
 from shardwise.core.memory.phases import step_phases
 from shardwise.core.memory.pools import stranded_bytes
-from shardwise.core.memory.recorded import leaves_something_out
 from shardwise.core.memory.report import PHASES
 from shardwise.core.memory.reserve import device_bytes, verdict, with_cached
 from shardwise.core.scenario import Scenario, the_scenario

@@ -6,9 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from shardwise.core.errors import ScenarioError
-
-ROUNDING = 512
-"""The allocator hands out multiples of this (c10/core/AllocatorConfig.h, kMinBlockSize)."""
+from shardwise.core.memory.allocator import ROUNDING
 
 _ALLOCATED = {"alloc": 1, "free_requested": -1, "free": -1}
 _RESERVED = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_unmap": -1}
@@ -24,7 +22,7 @@ class Peaks:
     out_of_memory: tuple[tuple[int, int], ...]
 
 
-def replay(events: Sequence[object], allocated: int, reserved: int) -> Peaks:
+def peaks_of(events: Sequence[object], allocated: int, reserved: int) -> Peaks:
     """Peaks over the events, given what is allocated and reserved after the last of them.
 
     The history is a ring that forgets its oldest entries, so it is read from its end: the level
@@ -36,7 +34,7 @@ def replay(events: Sequence[object], allocated: int, reserved: int) -> Peaks:
         ScenarioError: an event that is no dict or has no size.
 
     >>> history = [{"action": "alloc", "size": 1000}, {"action": "free_requested", "size": 1000}]
-    >>> replay(history, 4096, 2 * 2**20).allocated
+    >>> peaks_of(history, 4096, 2 * 2**20).allocated
     5120
     """
     now, held = allocated, reserved
