@@ -67,6 +67,27 @@ def test_each_view_fits_its_width(
     page.locator(".sw-tabs").screenshot(path=shots / f"view-{name}-{width}-{scheme}.png")
 
 
+@pytest.mark.parametrize("width", [360, 800, 1600])
+@pytest.mark.parametrize("model", ["llama-3-70b", "llama-4-scout", "gpt2"])
+def test_a_layer_s_size_stays_inside_its_chart(
+    page: Page, explorer: Server, width: int, model: str
+) -> None:
+    """How large a layer is and how often it is there: whole, beside its bar or at the edge."""
+    page.set_viewport_size({"width": width, "height": 1200})
+    opened(page, explorer, f"?v=1&model={model}", "Layers", 1)
+    outside = chart(page, "The largest layers").evaluate(
+        "figure => { const box = figure.getBoundingClientRect();"
+        " return [...figure.querySelectorAll('svg text')].filter((t) => t.textContent"
+        " && t.getAttribute('opacity') !== '0'"  # Vega hides an axis' label so
+        " && t.getBoundingClientRect().right > box.right + 1).map((t) => t.textContent); }"
+    )
+    assert outside == []
+    expect(chart(page, "The largest layers")).to_contain_text(" x ")
+    page.locator(".sw-tabs").screenshot(
+        path=ARTIFACTS / "screenshots" / f"view-layers-{model}-{width}.png"
+    )
+
+
 @pytest.mark.parametrize("width", [400, 1200])
 def test_no_label_of_a_bar_lies_on_the_card_s_line(
     page: Page, explorer: Server, width: int

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from shardwise.charts.theme import EDGE, MODULE_COLORS
+from shardwise.charts.theme import EDGE, MODULE_COLORS, PAPER
 from shardwise.core.model import Model, Module
 from shardwise.core.scenario import Scenario
 from shardwise.core.units import GIB, format_count, format_gib
@@ -37,17 +37,18 @@ def rows(scenario: Scenario) -> list[dict[str, object]]:
     """The largest layers, at most eight, with what each takes in the compute type."""
     element = scenario.training.precision.compute_bytes
     listed: list[dict[str, object]] = []
-    for order, (name, module, count) in enumerate(distinct(scenario.model)[:MOST]):
+    shown = distinct(scenario.model)[:MOST]
+    for name, module, count in shown:
         size = module.parameters * element / GIB
         kind = module.kind if module.kind in MODULE_COLORS else "other"
         listed.append(
             {
                 "layer": name,
-                "order": order,
                 "kind": kind,
                 "count": count,
                 "parameters": module.parameters,
                 "gib": round(size, 4),
+                "share": module.parameters / shown[0][1].parameters,
                 "label": format_gib(size * GIB) + (f" x {count}" if count > 1 else ""),
                 "color": MODULE_COLORS[kind],
             }
@@ -68,15 +69,21 @@ def sentence(scenario: Scenario) -> str:
 
 
 def spec() -> Any:
-    """Bars, largest on top, each with its size written at the end."""
+    """Bars, largest on top, each with its size beside it or, without room, at the plot's edge.
+
+    Rows have `share`, how much of the axis a bar takes; 6 pixels are what most letters take.
+    """
     import altair as alt
 
     base = alt.Chart(alt.NamedData("rows"), width=400, height=alt.Step(24))
-    y = alt.Y(
-        "layer:N", sort=alt.EncodingSortField("order"), title=None, axis=alt.Axis(labelLimit=150)
-    )
+    y = alt.Y("layer:N", sort=None, title=None, axis=alt.Axis(labelLimit=150))
     bars = base.mark_bar(stroke=EDGE, strokeWidth=0.7).encode(
-        x=alt.X("gib:Q", title="GiB when gathered", scale=alt.Scale(zero=True)),
+        x=alt.X(
+            "gib:Q",
+            title="GiB when gathered",
+            scale=alt.Scale(zero=True, nice=False),
+            axis=alt.Axis(labelBound=True),
+        ),
         y=y,
         color=alt.Color("color:N", scale=None),
         tooltip=[
@@ -85,5 +92,13 @@ def spec() -> Any:
             alt.Tooltip("gib:Q", title="GiB"),
         ],
     )
-    labels = base.mark_text(align="left", dx=4, fontSize=11).encode(x="gib:Q", y=y, text="label:N")
-    return alt.layer(bars, labels)
+    room = "datum.share * width + 8 + 6 * length(datum.label) <= width"
+    beside = base.transform_filter(room).mark_text(align="left", dx=4, fontSize=11)
+    inside = base.transform_filter(f"!({room})")
+    at_edge = [
+        inside.mark_text(align="right", dx=-4, fontSize=11, **halo).encode(
+            x=alt.value("width"), y=y, text="label:N"
+        )
+        for halo in ({"stroke": PAPER, "strokeWidth": 8, "strokeJoin": "round"}, {})
+    ]
+    return alt.layer(bars, beside.encode(x="gib:Q", y=y, text="label:N"), *at_edge)
