@@ -9,7 +9,7 @@ from functools import lru_cache
 from shardwise.core.errors import ScenarioError
 from shardwise.core.model import Model
 from shardwise.core.structure import Module, Tensor
-from shardwise.core.targets import check_targets, is_target, linears, reads, swapped
+from shardwise.core.targets import among_linears, check_targets, is_target, reads, swapped
 from shardwise.core.trainable import FIELD, Trainable
 
 
@@ -48,7 +48,7 @@ def split(module: Module, model: Model, trainable: Trainable) -> Split:
     if trainable.everything:
         return Split(module, Module(name, kind, (), block))
     if trainable.rank:
-        allowed = set(linears(model))
+        allowed = among_linears(model)
         chosen = [t for t in module.tensors if t in allowed]
         adapters = [
             pair
@@ -102,7 +102,7 @@ def targets_by_input(model: Model, trainable: Trainable) -> Mapping[str, int]:
     """How many targets one block has by the activation that they read (see `reads`)."""
     if not trainable.rank:
         return {}
-    allowed = set(linears(model))
+    allowed = among_linears(model)
     most: dict[str, int] = {}
     for module in model.modules:
         counts: dict[str, int] = {}

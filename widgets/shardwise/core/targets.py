@@ -59,6 +59,12 @@ def linears(model: Model) -> tuple[Tensor, ...]:
     )
 
 
+@lru_cache(maxsize=64)
+def among_linears(model: Model) -> frozenset[Tensor]:
+    """The same weights to look one up: made once, since a split asks for every module."""
+    return frozenset(linears(model))
+
+
 def is_table(tensor: Tensor) -> bool:
     """Whether it is looked up, not multiplied by: T5's relative positions."""
     return "relative_attention_bias" in tensor.name
