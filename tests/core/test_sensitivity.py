@@ -234,14 +234,14 @@ def test_trying_every_change_costs_little_more_than_their_estimates() -> None:
     laid = [scenario(training={"sequence_length": 1000 + 8 * i}) for i in range(20)]
     estimate(laid[0])
     sensitivity(laid[0])
-    start = time.perf_counter()
+    start = time.process_time()
     for one in laid[1:10]:
         estimate(one)
-    single = (time.perf_counter() - start) / 9
-    start = time.perf_counter()
+    single = (time.process_time() - start) / 9
+    start = time.process_time()
     for one in laid[10:]:
         sensitivity(one)
-    assert (time.perf_counter() - start) / 10 < 200 * single
+    assert (time.process_time() - start) / 10 < 200 * single
 
 
 def test_the_public_name_is_the_function() -> None:

@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from shardwise.core.catalogue import data_root, load_model
@@ -466,6 +466,7 @@ def test_a_higher_stage_never_raises_states(
     OPTIMIZER_KEYS,
     POLICY_KEYS,
 )
+@example("t5-small", ("zero-redundancy", 1), 3, 2, "muon", "autocast")
 def test_more_gpus_never_raise_states(
     model: str, rung: tuple[str, int], gpus: int, times: int, optimizer: str, precision: str
 ) -> None:
