@@ -12,11 +12,14 @@ from shardwise.core.memory import estimate
 from shardwise.core.memory.operators.attention import attention_kernel, softmax_bytes
 from shardwise.core.memory.operators.mlp import mlp_widths
 from shardwise.core.memory.operators.run import Kernel, Tokens
+from shardwise.core.model import Model
 from shardwise.core.permalink import from_query, to_query
 from shardwise.core.scenario import Scenario
 from shardwise.core.structure import BlockShape
 
 VOCABULARY, HIDDEN, PARAMETERS = 128_256, 4096, 8_030_261_248  # meta-llama/Meta-Llama-3-8B
+BLOOM = {"model_type": "bloom", "vocab_size": 50001, "hidden_size": 1152, "n_layer": 3, "n_head": 9}
+BLOOM |= {"attention_dropout": 0.1, "hidden_dropout": 0.1}
 
 
 def llama(gpus: int = 8, layout: dict[str, Any] | None = None, **training: Any) -> Scenario:
@@ -242,3 +245,41 @@ def test_gradients_of_scored_rows_bind_where_the_loss_is_small(
     )
     assert report.binding_phase == "backward"
     assert report.peak_bytes == pytest.approx(traced, rel=0.0005)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_what_forward_never_reads_has_no_gradient(tied: bool) -> None:
+    """An untied BERT has a bias beside its decoder's own: after backward torch has no gradient."""
+    pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    import torch
+
+    config = {
+        "model_type": "bert",
+        "vocab_size": 50,
+        "hidden_size": 8,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "intermediate_size": 16,
+        "max_position_embeddings": 16,
+        "tie_word_embeddings": tied,
+    }
+    model = transformers.BertForMaskedLM(transformers.BertConfig(**config))
+    ids = torch.zeros((1, 4), dtype=torch.int64)
+    model(ids, labels=ids).loss.backward()
+    without = [name for name, tensor in model.named_parameters() if tensor.grad is None]
+    assert [t.name for t in Model.from_config(config).tensors if not t.read] == without
+    assert len(without) == (not tied)
+
+
+def test_bloom_holds_scores_while_attention_runs() -> None:
+    """The traced forward of a checkpointed odd-bloom: 21 bytes a cell, the block's before too."""
+    case = {"model": BLOOM, "cluster": {"gpu": "h100-sxm-80gb", "gpus_per_node": 2, "nodes": 1}}
+    training = {"precision": "fp32", "optimizer": "sgd", "micro_batch": 2, "global_batch": 4}
+    training |= {"activation_checkpointing": "full", "sequence_length": 4096}
+    given = case | {"training": training, "layout": {"engine": "ddp"}}
+    phases = estimate(Scenario.from_dict(given)).phases
+    before_and_batch = 843_542_528  # `init_end_bytes` of the case in data/traces/cases.json
+    traced = 7_735_144_960 - before_and_batch
+    assert phases["forward"]["activations"] == pytest.approx(traced, rel=1e-4)
+    assert traced > 21 * 9 * 2 * 4096**2

@@ -41,12 +41,18 @@ class Split:
 def split(module: Module, model: Model, trainable: Trainable) -> Split:
     """A module's trained tensors (its own or its adapters') and its frozen ones.
 
+    What forward never reads has no gradient either, and counts as frozen.
+
     LoRA (Hu et al. 2021): A is [rank, in] and B [out, rank] for each target (peft's `lora_A`,
     `lora_B`). Under tensor parallelism B of a column-cut layer and A of a row-cut one are cut.
     """
     name, kind, block = module.name, module.kind, module.block
     if trainable.everything:
-        return Split(module, Module(name, kind, (), block))
+        if all(tensor.read for tensor in module.tensors):
+            return Split(module, Module(name, kind, (), block))
+        unread = tuple(t for t in module.tensors if not t.read)
+        read = tuple(t for t in module.tensors if t.read)
+        return Split(Module(name, kind, read, block), Module(name, kind, unread, block))
     if trainable.rank:
         allowed = among_linears(model)
         chosen = [t for t in module.tensors if t in allowed]
@@ -85,8 +91,6 @@ def trained_parameters(model: Model, trainable: Trainable) -> int:
     >>> trained_parameters(load_model("llama-2-7b"), Trainable.from_dict({"lora": {"rank": 8}}))
     4194304
     """
-    if trainable.everything:
-        return model.parameters
     return sum(split(module, model, trainable).trained.parameters for module in model.modules)
 
 

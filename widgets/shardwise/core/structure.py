@@ -17,12 +17,14 @@ class Tensor:
     `part` is one of embedding, position, attention, mlp, experts, router, norm, head, other.
     `tensor_parallel` says how tensor parallelism cuts it: column (dimension 0 of a Linear's
     weight), row (dimension 1), vocabulary (dimension 0 of an embedding), expert, or replicated.
+    `read` is False where forward never does, so that there is no gradient of it.
     """
 
     name: str
     shape: tuple[int, ...]
     part: str
     tensor_parallel: str
+    read: bool = True
 
     @property
     def elements(self) -> int:
@@ -57,7 +59,9 @@ class BlockShape:
     projection to gate and up;
     `rotary_each` interleaves the rotation's tables anew in every block (ERNIE, Helium);
     `upcast_loss`: an encoder whose loss is fp32 (ModernBERT); `mask_table`: positions of a causal
-    mask that is a buffer of the model (GPT-BigCode). A norm is rmsnorm, layernorm, or
+    mask that is a buffer of the model (GPT-BigCode); `holds_scores`: variables hold scores until
+    attention returns (BLOOM, `memory/held_scores.py`); `jitter`: noise scales what the router and
+    the experts read (Mixtral). A norm is rmsnorm, layernorm, or
     written-layernorm, which Cohere writes out in fp32.
     """
 
@@ -109,6 +113,8 @@ class BlockShape:
     rotary_each: bool = False
     upcast_loss: bool = False
     mask_table: int = 0
+    holds_scores: bool = False
+    jitter: bool = False
     logit_cap: bool = False
     mixer: StateSpace | None = None
     fp32_stream: bool = False

@@ -12,6 +12,7 @@ from shardwise.core.architectures.templates import (
     COLUMN,
     ROW,
     VOCABULARY,
+    Row,
     Rows,
     linear,
     norm,
@@ -51,7 +52,9 @@ def _untied(name: str) -> Rows:
     )
 
 
-_BIAS = tensor("bias", "vocabulary", part="head", cut=VOCABULARY)
+# The decoder adds a bias of its own, which is this one only where weights are tied
+# (modeling_bert.py, `_tied_weights_keys`).
+_BIAS = (Row("bias", ("vocabulary",), "head", VOCABULARY, unread="free"),)
 _MASKED = {
     "bert": (
         "cls.predictions",

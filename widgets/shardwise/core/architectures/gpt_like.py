@@ -135,7 +135,13 @@ BLOOM = Style(
         after=(("ln_f", "norm", FINAL_NORM),),
     ),
     switches=_BIASED,
-    shape={**LEARNED, "fused_qkv": True, "sdpa": False},
+    shape={
+        **LEARNED,
+        "fused_qkv": True,
+        "sdpa": False,
+        "embedding_dropout": False,
+        "holds_scores": True,
+    },
     attention=whole_heads,
     # transformers reads no other width for BLOOM.
     width=lambda fields, hidden: 4 * hidden,

@@ -16,11 +16,20 @@ from shardwise.core.architectures.layers import (
 from shardwise.core.architectures.llama_like import ATTENTION_BIAS, NO_BIAS
 from shardwise.core.architectures.templates import ALWAYS, EXPERT, linear, rows, tensor
 from shardwise.core.architectures.windows import (
+    Changes,
     alternating,
     qwen2_moe_windows,
     qwen3_moe_windows,
     window_everywhere,
 )
+from shardwise.core.config_fields import ConfigFields
+
+
+def _mixtral_layers(fields: ConfigFields, layers: int) -> Changes:
+    """A window in every layer, and noise where `router_jitter_noise` is not 0."""
+    noise = fields.number("router_jitter_noise") > 0
+    return tuple({**each, "jitter": noise} for each in window_everywhere(fields, layers))
+
 
 MIXTRAL = Style(
     (),
@@ -29,7 +38,7 @@ MIXTRAL = Style(
     shape={"scores_in_fp32": True},
     experts=expert_sizes("intermediate_size"),
     sparse=every_layer,
-    pattern=window_everywhere,
+    pattern=_mixtral_layers,
 )
 QWEN2_MOE = Style(
     rows(attention(), gated_mlp(), two_norms()),

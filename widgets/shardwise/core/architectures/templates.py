@@ -22,13 +22,17 @@ ALWAYS = "always"
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One tensor of a template; a dimension is a symbol of `Sizes` or a number."""
+    """One tensor of a template; a dimension is a symbol of `Sizes` or a number.
+
+    With the switch `unread` on, the modules have it and never read it.
+    """
 
     name: str
     shape: tuple[str | int, ...]
     part: str
     tensor_parallel: str = REPLICATED
     when: str = ""
+    unread: str = ""
 
 
 Rows = tuple[Row, ...]
@@ -90,6 +94,7 @@ def expand(template: Rows, sizes: Sizes, prefix: str = "") -> tuple[Tensor, ...]
             tuple(part if isinstance(part, int) else sizes[part] for part in row.shape),
             row.part,
             row.tensor_parallel,
+            not (row.unread and sizes[row.unread]),
         )
         for row in template
         if row.when in ("", ALWAYS) or sizes[row.when]

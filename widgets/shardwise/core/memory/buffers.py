@@ -17,7 +17,7 @@ class Buffers:
     `forward` is its end, `loss` the start of backward, `backward` inside a block, `end` the
     reduction that closes backward, `step` the optimizer's temporary; `held` is there all the time,
     `extra_between` between steps; `gathered_entering` is FSDP's as forward enters the last block,
-    `gathered_first` as it enters the first.
+    `gathered_first` as it enters the first, `gathered_running` inside the last.
     """
 
     gathered_forward: float = 0.0
@@ -30,6 +30,7 @@ class Buffers:
     extra_between: float = 0.0
     gathered_entering: float = 0.0
     gathered_first: float = 0.0
+    gathered_running: float = 0.0
 
 
 def holds_buckets(layout: Layout, ranks: int) -> bool:

@@ -56,6 +56,7 @@ def stage_buffers(
         )
     return replace(
         own,
+        gathered_running=own.gathered_running + copies,
         gathered_forward=own.gathered_forward + copies,
         gathered_loss=own.gathered_loss + copies,
     )
@@ -67,8 +68,9 @@ def fsdp_buffers(
     """FSDP gathers a block, its successor (prefetch) and the root unit (embedding, norm, head).
 
     The root stays gathered from forward's start to backward's end. At the end of forward the last
-    block's all-gather buffer is still held, and as backward starts the last block is prefetched
-    (torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py; traced). Without resharding every
+    block's all-gather buffer is still held, inside it the block as well, and as backward starts the
+    last block is prefetched (torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py; traced).
+    Without resharding every
     block stays gathered until its backward. The root's reduction closes backward: its gradients in
     compute type and the reduce-scatter's input (all but the last are freed before its output is
     made: `foreach_reduce`'s loop variable still names that one, in a head of its own the head's);
@@ -85,6 +87,7 @@ def fsdp_buffers(
             gathered_forward=here,
             gathered_loss=here,
             gathered_entering=root + (last if keeps else every),
+            gathered_running=root + (last if keeps else every),
             extra_end=reduce * units.root + max(compute * stage.root, reduce * units.root_share),
             extra_step=temporary,
         )
@@ -92,6 +95,7 @@ def fsdp_buffers(
         gathered_forward=root + (last if keeps else every + last),
         gathered_loss=root + (last if keeps else every),
         gathered_entering=root + (2 * last if keeps else every + last) + second,
+        gathered_running=root + (2 * last if keeps else every + last),
         gathered_first=2 * root + 2 * units.gathered[0] if units.gathered else 0.0,
         extra_end=reduce * units.root
         + max(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from shardwise.core.arrays import there
 from shardwise.core.memory.activations import block_saved
 from shardwise.core.memory.explanation import Opened, plural, worst_stage
 from shardwise.core.memory.kept import stage_activations
@@ -29,11 +30,13 @@ def activations(report: MemoryReport) -> Opened:
     ends = (totals.early, totals.late)
     waiting = held_elsewhere(scenario, report.worst.index, flight, totals.whole, ends)
     source = "Korthikanti et al. 2022, section 4 and table 2: sbh(34 + 5as/h) by operator"
-    return _formula(report, totals.whole, waiting), tuple(values), source
+    running = report.binding_phase == "forward" and there(totals.running)
+    more = "of the last block at work" if running else "that the pipeline keeps"
+    return _formula(report, totals.whole, waiting, more), tuple(values), source
 
 
-def _formula(report: MemoryReport, whole: float, waiting: float) -> str:
-    """The activations' bytes from one micro-batch's `whole` and those of others, by the phase."""
+def _formula(report: MemoryReport, whole: float, waiting: float, rest: str) -> str:
+    """One micro-batch's `whole` and others' bytes, by the phase; `rest` says whose the rest are."""
     size, flight = report.parts["activations"], report.worst.in_flight
     phase, own = report.binding_phase, size - waiting
     if not size:
@@ -52,7 +55,7 @@ def _formula(report: MemoryReport, whole: float, waiting: float) -> str:
     if more < -0.5:
         return f"{size:,.0f} B kept before the last block"
     kept = f"{whole:,.0f} B kept x {flight:.9g} in flight"
-    return kept + (f" + {more:,.0f} B that the pipeline keeps" if more > 0.5 else "")
+    return kept + (f" + {more:,.0f} B {rest}" if more > 0.5 else "")
 
 
 def logits(report: MemoryReport) -> Opened:

@@ -100,6 +100,8 @@ def layer_bytes(report: MemoryReport, stage: Stage) -> float:
     clean = fsdp_buffers(stage, layout, training.precision, 0.0, units)
     if report.binding_phase == "loss":
         return clean.gathered_loss
+    if size == frame.buffers.gathered_running:
+        return clean.gathered_running
     return size if size == clean.gathered_entering else clean.gathered_forward
 
 

@@ -14,7 +14,7 @@ def parameters(report: MemoryReport) -> Opened:
     """Parameters as they are stored, whole or sharded."""
     precision = report.scenario.training.precision
     from_stage = 2 if report.scenario.layout.engine in ("fsdp1", "fsdp2") else 3
-    if not report.scenario.training.trainable.everything:
+    if not report.scenario.training.trainable.everything or worst_stage(report).frozen:
         return _parted(report, from_stage)
     return _states(
         report, "parameters", precision.parameter_bytes, from_stage, precision.parameters

@@ -195,6 +195,7 @@ def _unresharded(
     return replace(
         buffers,
         gathered_entering=0.0,
+        gathered_running=gathered,
         gathered_forward=gathered,
         gathered_loss=gathered - gone,
         extra_end=whole + precision.reduce_bytes * max(0, *units.blocks, units.root),
@@ -222,6 +223,7 @@ def _without_copies(buffers: Buffers, stage: Stage, gone: float) -> Buffers:
     uncached = gone if stage.blocks[0][0].masked else 0.0
     return replace(
         buffers,
+        gathered_running=buffers.gathered_running - uncached,
         gathered_forward=buffers.gathered_forward - uncached,
         gathered_loss=buffers.gathered_loss - gone,
     )

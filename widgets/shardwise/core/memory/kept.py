@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from shardwise.core.memory.activations import Saved, block_saved, kept_bytes, recomputed_bytes
 from shardwise.core.memory.backward import BlockMemory
+from shardwise.core.memory.held_scores import forward_bytes, run_again
 from shardwise.core.memory.kernel import kernel_of, tokens_of
 from shardwise.core.memory.moments import Moment, adapter_forward, adapter_in_forward, block_moments
 from shardwise.core.memory.operators.attention import mask_bytes
@@ -20,7 +21,7 @@ from shardwise.core.memory.operators.run import Kernel, Tokens
 from shardwise.core.memory.outside import final_norm_backward, outside_saved
 from shardwise.core.memory.stages import Stage
 from shardwise.core.memory.unneeded import unneeded_at_the_start
-from shardwise.core.memory.walk import Walk, walk_of
+from shardwise.core.memory.walk import Walk, kind_at, walk_of
 from shardwise.core.scenario import Scenario
 from shardwise.core.structure import BlockShape
 from shardwise.core.training import Training
@@ -32,7 +33,8 @@ class StageActivations(NamedTuple):
     `kept` are all blocks', `memories` one for each kind of block of the stage's walk, `early` what
     is saved before the first block, `late` after the last; `shared` of `early` goes with the first
     block, `decoder` of it with the decoder's first. `closing` are bytes of the final norm and its
-    backward, the first moment after the head's; `adapting` those of the last block's adapter.
+    backward, the first moment after the head's; `running` those of the last block in forward, over
+    what it keeps: of its adapter, or of scores that are held.
     """
 
     kept: float
@@ -42,7 +44,7 @@ class StageActivations(NamedTuple):
     shared: float = 0.0
     decoder: float = 0.0
     closing: float = 0.0
-    adapting: float = 0.0
+    running: float = 0.0
 
     @property
     def whole(self) -> float:
@@ -84,11 +86,23 @@ def stage_activations(
         kept = kept + count * memory.kept
     shared, decoder = outside.shared + masks, outside.decoder + held.get((False, True), 0.0)
     closing = final_norm_backward(stage, whole, kernel)
-    adapting = 0.0
-    if stage.blocks:
-        last = stage.blocks[-1][0]
-        adapting = adapter_in_forward(last, tokens_of(scenario, last), kernel)
-    return StageActivations(kept, memories, early, outside.late, shared, decoder, closing, adapting)
+    running = _running(scenario, stage, kernel) if stage.blocks else 0.0
+    return StageActivations(kept, memories, early, outside.late, shared, decoder, closing, running)
+
+
+def _running(scenario: Scenario, stage: Stage, kernel: Kernel) -> float:
+    """Bytes of the last block at a moment of forward, over what it keeps; 0 where none is high."""
+    last, training = stage.blocks[-1][0], scenario.training
+    tokens = tokens_of(scenario, last)
+    if not last.holds_scores:
+        return adapter_in_forward(last, tokens, kernel)
+    how = training.activation_checkpointing, training.checkpoint_every
+    own = kind_at(*how, stage.layers - 1)
+    before = kind_at(*how, stage.layers - 2) if stage.layers > 1 else ""
+    running = forward_bytes(last, tokens, kernel, block_saved(last, tokens, kernel), (before, own))
+    # Checkpoints hold the mask anyway (`_held_masks`).
+    mask = mask_bytes(last, tokens, kernel) if how[0] == "none" else 0.0
+    return running + mask
 
 
 def _held_masks(
@@ -135,6 +149,8 @@ def block_memory(shape: BlockShape, tokens: Tokens, kernel: Kernel, kind: str) -
     if kind in ("full", "per-op") and copied:
         recomputed += saved.input_bytes
     moments = block_moments(shape, tokens, kernel, saved)
+    if kind != "none":
+        moments += run_again(shape, tokens, kernel, saved)
     if kind == "full" and kernel.frozen is not None:
         moments += adapter_forward(shape, tokens, kernel)
     return BlockMemory(kept + held, recomputed, saved.input_bytes, moments)

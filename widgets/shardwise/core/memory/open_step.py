@@ -200,7 +200,7 @@ def _entering(
 ) -> list[tuple[float, float]]:
     """(gathered, activations less those at the end) of moments of forward before its end.
 
-    An adapter of the last block runs. FSDP enters the last block: there its all-gather buffer is
+    The last block runs an adapter, or holds scores. FSDP enters it: there its all-gather buffer is
     copied out while the one of the block before is still held, three whole blocks (traced; it binds
     where frozen experts save little for backward). As it enters the first block the root's
     all-gather buffer is still held, and the block's with its copy: it binds where the root is most
@@ -208,8 +208,9 @@ def _entering(
     """
     end = frame.buffers.gathered_forward
     moments = []
-    if there(activations.adapting):
-        moments.append((end, activations.adapting - activations.late))
+    if there(activations.running):
+        running = frame.buffers.gathered_running
+        moments.append((running, activations.running - activations.late))
     if frame.run is not None and frame.buffers.gathered_entering:
         last = activations.memories[frame.run.spots[-1].step.kind]
         before = last.hidden_bytes - last.kept - activations.late

@@ -63,9 +63,9 @@ def outside_saved(
 
     `seen` are the tokens of the first block, a vision tower's patches: the same where left out.
     Token ids 8 each, a picture's pixels, rotary cos and sin 2d each once, dropout after the
-    embedding (mask and result), T5's bucket indices 8s² and bias; the final norm (8h + 4 in
-    RMSNorm), its result as the head's input, the labels: `data/traces/ACTIVATIONS.md`, outside
-    the layers.
+    embedding (mask and result), BLOOM's norm there, T5's bucket indices 8s² and bias; the final
+    norm (8h + 4 in RMSNorm), its result as the head's input, the labels:
+    `data/traces/ACTIVATIONS.md`, outside the layers.
     Sequence parallelism splits the final norm and what it hands to the head.
     """
     if stage.blocks and kernel.model_code == "megatron":
@@ -87,6 +87,11 @@ def outside_saved(
             # Its result is the first LayerNorm's input, which the blocks count.
             result = 0 if first.norm == "layernorm" and first.causal else kernel.residual
             early += (1 + result) * count * first.hidden
+        elif _norms_words(first) and vocabulary:
+            early += kernel.residual * count * first.hidden
+        trained = kernel.frozen is None or {"embedding", "norm"} & set(kernel.frozen.trained)
+        if kernel.eager_modules and norms_embedding(stage) and trained:
+            early += norm_bytes(first, count, first.hidden, kernel)
         shared, decoder = _position_bias(stage, tokens, kernel)
         if first.tokens == "image" and last.tokens != "image":
             shared = decoder = _feature_bytes(stage, seen or tokens, kernel)
@@ -190,6 +195,11 @@ def _megatron(stage: Stage, tokens: Tokens, kernel: Kernel) -> Outside:
     if norms_embedding(stage):
         early += kernel.element_bytes * width
     return Outside(early, 2 * kernel.element_bytes * width if stage.has_head else 0.0)
+
+
+def _norms_words(first: BlockShape) -> bool:
+    """Whether an encoder's embedding has a norm, whose input counts above where dropout follows."""
+    return not first.causal and first.norm == "layernorm" and first.tokens == "sequence"
 
 
 def norms_embedding(stage: Stage) -> bool:

@@ -126,7 +126,7 @@ def _stages(
         shared = last and (first or bool(model.prediction)) and model.tied and trains
         tied = _table(model, before) // degrees[3] if shared else 0
         stage = _stage(index, own, ends, (first, last), behind, tied, degrees)
-        if not trainable.everything:
+        if not trainable.everything or not all(t.read for module in ends for t in module.tensors):
             stage = _with_frozen(stage, own, ends, behind, model, trainable, degrees)
         stages.append(with_idle(stage, model, trainable, degrees, engine) if first else stage)
     return tuple(stages)

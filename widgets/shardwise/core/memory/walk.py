@@ -42,7 +42,7 @@ def walk_of(blocks: tuple[tuple[BlockShape, int], ...], checkpointing: str, ever
     ((8, 24), Step(position=31, kind=1, before=(8, 23)))
     """
     shapes = [shape for shape, count in blocks for _ in range(count)]
-    listed = [(shape, _kind(checkpointing, every, i)) for i, shape in enumerate(shapes)]
+    listed = [(shape, kind_at(checkpointing, every, i)) for i, shape in enumerate(shapes)]
     wanted = _wanted(listed)
     kinds: dict[tuple[BlockShape, str], int] = {}
     seen: list[int] = []
@@ -61,7 +61,8 @@ def walk_of(blocks: tuple[tuple[BlockShape, int], ...], checkpointing: str, ever
     return Walk(tuple(kinds), tuple(seen), tuple(padded))
 
 
-def _kind(checkpointing: str, every: int, position: int) -> str:
+def kind_at(checkpointing: str, every: int, position: int) -> str:
+    """How one block is checkpointed."""
     if checkpointing != "every":
         return checkpointing
     return "none" if position % every else "full"

@@ -78,10 +78,24 @@ def attention(shape: BlockShape, tokens: Tokens, kernel: Kernel) -> Mapping[str,
         parts["rotation"] = 2 * kernel.residual * tokens.length * shape.head_dim
     if kernel.followed:
         parts["query and key norms"] = head_norms(shape, tokens.count, kernel)
-    glued = kernel.eager_modules and shape.rotary_cat
-    if glued and attention_kernel(shape, tokens, kernel) == "flash":
-        parts["attention output"] *= 2
+    if kernel.eager_modules and attention_kernel(shape, tokens, kernel) == "flash":
+        if padded(shape.head_dim) > shape.head_dim:  # as wide as the kernel's, and cut
+            parts["attention output"] *= 1 + padded(shape.head_dim) / shape.head_dim
+        elif shape.rotary_cat:
+            parts["attention output"] *= 2
     return parts
+
+
+def padded(head_dim: int) -> int:
+    """The head size that CUDA's flash kernel runs on, a multiple of 8.
+
+    aten/src/ATen/native/transformers/attention.cpp, `pad_last_dim<8>`: queries, keys and values are
+    copied to it, and the result is cut to the size asked for.
+
+    >>> padded(150), padded(128)
+    (152, 128)
+    """
+    return -(-head_dim // 8) * 8
 
 
 def _reads(shape: BlockShape, kernel: Kernel) -> int:
@@ -112,6 +126,8 @@ def _projected(shape: BlockShape, tokens: Tokens, kernel: Kernel, kv: int) -> in
         return heads * (2 * width + values)
     if shape.kv_lora_rank:  # values are a slice of the projection that also made the keys
         return heads * (2 * width + (width - shape.rope_head_dim) + values)
+    if ran == "flash" and padded(width) > width:
+        return (heads + 2 * kv) * padded(width)
     # One head is expanded as a view, which the math kernel writes out as it casts.
     repeated = ran != "flash" and (kv > 1 or ran == "math")
     copied = ran in ("math", "eager") or (repeated and kv < heads)

@@ -19,7 +19,8 @@ def routed_experts(
     each of the k rows (transformers' grouped products, traced: `data/traces/ACTIVATIONS.md`). With
     expert parallelism inputs and widths are of the rows that the fullest rank is sent, results of
     those that come back to it. Router: fp32 softmax over E experts, and in transformers' code
-    indices and weights of 40 bytes a chosen expert.
+    indices and weights of 40 bytes a chosen expert; Mixtral's noise, as large as its input
+    (modeling_mixtral.py, `MixtralSparseMoeBlock.forward`).
     """
     if kernel.model_code == "megatron":
         return _megatron(shape, tokens, kernel, outside)
@@ -34,6 +35,8 @@ def routed_experts(
         if shape.router_in_fp32:
             router += 4 * tokens.count * shape.hidden / outside
         router += tokens.count * (40 * chosen + 4) / outside + 4 * shape.experts
+        if shape.jitter:  # `hidden_states *= torch.empty_like(hidden_states).uniform_(...)`
+            router += rows * shape.hidden / outside
     sent = rows * chosen * kernel.expert_load
     return {
         "router": router,
