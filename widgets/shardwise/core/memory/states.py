@@ -65,7 +65,8 @@ def stage_states(
         state_sharded += tensor.count * state * rounded
     if layout.engine == "zero-redundancy" and not any(tensor.expert for tensor in stage.tensors):
         shares = dealt_out(stage.tensors, shard, optimizer, precision.state_bytes)
-        fullest = max(shares, key=lambda own: precision.master_bytes * own.elements + own.state_bytes)
+        master = precision.master_bytes
+        fullest = max(shares, key=lambda own: master * own.elements + own.state_bytes)
         sharded, state_sharded, largest, _ = fullest
     zero = layout.zero_stage
     frozen = frozen_bytes(stage, layout, precision, shard) if stage.frozen else 0.0
