@@ -55,8 +55,8 @@ class BlockShape:
     `embedding_dropout` is False where none follows the embedding (OPT); `fp32_stream`: the residual
     stream is fp32 whatever the weights are (Mamba); `recorded` names the layer in
     `data/layers/layers.json` whose record says what it saves (`memory/operators/recorded.py`), ""
-    for none; `norm_first` is False where norms only follow attention and MLP (OLMo 2); `fused_gate` is one
-    projection to gate and up;
+    for none; `norm_first` is False where norms only follow attention and MLP (OLMo 2);
+    `fused_gate` is one projection to gate and up;
     `rotary_each` interleaves the rotation's tables anew in every block (ERNIE, Helium);
     `upcast_loss`: an encoder whose loss is fp32 (ModernBERT); `mask_table`: positions of a causal
     mask that is a buffer of the model (GPT-BigCode); `holds_scores`: variables hold scores until
