@@ -63,7 +63,7 @@ def held_of(row: dict[str, str], case: dict[str, Any]) -> Held:
         reserved / peak - 1,
         float(row["needed_bytes"]) / peak - 1,
         (report.peak_bytes * (1 + FRAGMENTATION) + idle) / reserved - 1,
-        max(FRAGMENTATION_HIGH, FRAGMENTATION + report.worst.largest_bytes / report.peak_bytes),
+        max(FRAGMENTATION_HIGH, FRAGMENTATION + report.largest_bytes / report.peak_bytes),
     )
 
 

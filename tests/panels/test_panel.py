@@ -487,6 +487,19 @@ def test_the_answer_says_what_the_run_as_it_is_set_is_full_of(sequence_length: i
     assert f"to {format_gib(report.needed_high_bytes)}: fragmentation from none to 8%." in said
 
 
+@pytest.mark.parametrize(("sequence_length", "told"), [(20_480, False), (28_672, True)])
+def test_expandable_segments_are_asked_for_where_the_default_allocator_runs_out(
+    sequence_length: int, told: bool
+) -> None:
+    """One more block of 13.7 GiB, all fp32 logits, is what the card has no room for."""
+    training = {"sequence_length": sequence_length, "activation_checkpointing": "full"}
+    given = {"model": "llama-3-8b", "cluster": {"gpus_per_node": 8}, "training": training}
+    explorer = Explorer(given | {"training": training | {"precision": "fsdp-mixed"}})
+    assert explorer.report.verdict == "fits"
+    assert explorer.report.largest_bytes == 4 * sequence_length * 128_256
+    assert ("expandable_segments:True" in explorer.feed.data["answer"][1]["text"]) == told
+
+
 def test_one_gpu_is_told_to_use_torch_alone() -> None:
     """A LoRA of Qwen2.5-32B on one card: no engine is named for a single GPU."""
     lora = {"trainable": {"lora": {}}}

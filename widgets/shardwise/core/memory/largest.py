@@ -7,7 +7,7 @@ need one more block as large as its largest tensor while that many bytes lie idl
 
 from __future__ import annotations
 
-from shardwise.core.memory.frame import Frame
+from shardwise.core.memory.frame import Frame, frame_of
 from shardwise.core.memory.head import upcasts
 from shardwise.core.memory.kernel import tokens_of
 from shardwise.core.memory.loss import CHUNKS
@@ -15,20 +15,20 @@ from shardwise.core.memory.operators.attention import attention_kernel, softmax_
 from shardwise.core.memory.operators.run import Kernel, Tokens
 from shardwise.core.scenario import Scenario
 from shardwise.core.structure import BlockShape
-from shardwise.core.terms import not_below_another
 
 
-def largest_tensors(scenario: Scenario, frame: Frame) -> list[float]:
-    """Bytes of tensors of one stage one of which is its largest, at any size.
+def largest_tensor_bytes(scenario: Scenario, index: int) -> float:
+    """Bytes of the largest tensor of one stage that comes and goes within a step.
 
-    Flat buffers that stand from the first step to the last are not among them.
+    Flat buffers that stand from the first step to the last do not.
     """
+    frame = frame_of(scenario, index)
     found = [_weights(scenario, frame)]
     if frame.stage.has_head and scenario.model.vocabulary:
         found.append(_logits(scenario, frame))
     for shape in {shape for shape, _ in frame.stage.blocks}:
         found += _activations(shape, tokens_of(scenario, shape), frame.kernel)
-    return [found[row] for row in not_below_another(found)]
+    return max(found)
 
 
 def _weights(scenario: Scenario, frame: Frame) -> float:

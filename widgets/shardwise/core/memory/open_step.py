@@ -23,7 +23,6 @@ from shardwise.core.memory.frame import Frame, frame_of
 from shardwise.core.memory.head import stage_loss
 from shardwise.core.memory.host import host_bytes_per_node
 from shardwise.core.memory.kept import StageActivations, stage_activations
-from shardwise.core.memory.largest import largest_tensors
 from shardwise.core.memory.megatron import resident_bytes
 from shardwise.core.memory.outside import table_bytes
 from shardwise.core.memory.pipelines import (
@@ -76,8 +75,7 @@ class OpenStage:
     layers, temporaries and logits' gradients (1 or 0) of backward's, of which the highest with its
     activations counts by what is `besides` them, `at_head` if any has logits' gradients;
     `complete` gradients and temporaries as backward closes. `rows` picks the stage's from the
-    step's figures: `Figures`, then activations (and logits' gradients) of each moment, then
-    the `largest` tensors.
+    step's figures: `Figures`, then activations (and logits' gradients) of each moment.
     """
 
     frame: Frame
@@ -88,7 +86,6 @@ class OpenStage:
     at_head: bool
     besides: tuple[float, ...]
     complete: tuple[float, float]
-    largest: int
 
 
 @dataclass(frozen=True)
@@ -160,17 +157,15 @@ def _open_stage(scenario: Scenario, frame: Frame, rows: dict[float, int]) -> Ope
     points = _points(frame, activations, figures.loss_product)
     living = (p.activations + p.heads * figures.loss_product for p in points)
     own = [*figures, *(active for _, active in entering), *living]
-    largest = largest_tensors(scenario, frame)
     return OpenStage(
         frame=frame,
         layers=frame.stage.layers,
-        rows=itemgetter(*(rows.setdefault(row, len(rows)) for row in [*own, *largest])),
+        rows=itemgetter(*(rows.setdefault(row, len(rows)) for row in own)),
         entering=tuple(gathered for gathered, _ in entering),
         points=tuple(zip(*(_besides_activations(frame, p) for p in points), strict=True)),
         at_head=any(point.heads for point in points),
         besides=tuple(point.besides for point in points),
         complete=_complete(frame, scenario.training.precision),
-        largest=len(largest),
     )
 
 

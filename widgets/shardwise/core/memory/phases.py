@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from operator import add
 
-from shardwise.core.arrays import at_highest, first_highest, largest
+from shardwise.core.arrays import at_highest, first_highest
 from shardwise.core.memory.loss import LossBytes
 from shardwise.core.memory.open_step import Figures, OpenStage, OpenStep
 from shardwise.core.memory.pipelines import held_elsewhere, in_flight
@@ -18,8 +18,8 @@ Phases = Mapping[str, Mapping[str, float]]
 """Bytes by phase and part."""
 
 
-def step_phases(scenario: Scenario, step: OpenStep) -> list[tuple[float, Phases, float]]:
-    """Each stage's micro-batches in flight, bytes by phase and part, and largest tensor's bytes.
+def step_phases(scenario: Scenario, step: OpenStep) -> list[tuple[float, Phases]]:
+    """Each stage's micro-batches in flight, and its bytes by phase and part.
 
     With accumulation (or a pipeline) the gradients of earlier micro-batches are there throughout;
     without (and in the `first` micro-batch) they appear block by block in backward while
@@ -35,8 +35,7 @@ def step_phases(scenario: Scenario, step: OpenStep) -> list[tuple[float, Phases,
     for index, stage in enumerate(step.stages):
         flight = in_flight(scenario, index)
         own = stage.rows(figures)
-        largest_bytes = largest(own[-stage.largest :])
-        found.append((flight, _phases(scenario, stage, own, flight), largest_bytes))
+        found.append((flight, _phases(scenario, stage, own, flight)))
     return found
 
 
@@ -58,7 +57,7 @@ def _phases(
     begun = begun_loss + logits
     first = FIGURES + len(stage.entering)
     gathered, over, made = _forward(stage, made_loss, figures[FIGURES:first])
-    gradients, whole, extra, active = _backward(stage, product, figures[first : -stage.largest])
+    gradients, whole, extra, active = _backward(stage, product, figures[first:])
     end, closing = stage.complete
     between, step = resident + buffers.extra_between, resident + buffers.extra_step
     return {

@@ -39,16 +39,12 @@ there before and in the first step is in `MemoryReport.timeline`.
 
 @dataclass(frozen=True)
 class StageReport:
-    """One pipeline stage: allocated bytes on its fullest rank by phase and part.
-
-    `largest_bytes` is its largest tensor that comes and goes within a step.
-    """
+    """One pipeline stage: allocated bytes on its fullest rank by phase and part."""
 
     index: int
     layers: int
     in_flight: float
     phases: Mapping[str, Mapping[str, float]]
-    largest_bytes: float
 
     @once
     def totals(self) -> Mapping[str, float]:
@@ -122,6 +118,13 @@ class MemoryReport:
         """The upper end of what the card must have, with more fragmentation than expected."""
         return device_bytes(self.peak_bytes, self.scenario.layout.process_groups).high
 
+    @once
+    def largest_bytes(self) -> float:
+        """The worst stage's largest tensor that comes and goes within a step."""
+        from shardwise.core.memory.largest import largest_tensor_bytes
+
+        return largest_tensor_bytes(self.scenario, self.worst.index)
+
     @property
     def default_allocator_bytes(self) -> float:
         """The same without expandable segments: one more block for the largest tensor at most.
@@ -129,7 +132,7 @@ class MemoryReport:
         Of 61 traced steps replayed in the default allocator 55 need no more, against 29 with the
         band's 8 % (tests/accuracy/compare_reserved.py).
         """
-        return max(self.needed_high_bytes, self.needed_bytes + self.worst.largest_bytes)
+        return max(self.needed_high_bytes, self.needed_bytes + self.largest_bytes)
 
     @property
     def doubt(self) -> str:

@@ -157,7 +157,7 @@ def _totals(scenario: Scenario, sizes: Mapping[str, Array]) -> dict[str, Any]:
     rows: dict[str, Any] = {}
     stages: list[tuple[Any, Any]] = []
     step = open_step(at_once)
-    for stage, (_, phases, _) in zip(step.stages, step_phases(at_once, step), strict=True):
+    for stage, (_, phases) in zip(step.stages, step_phases(at_once, step), strict=True):
         moments = [
             (sum(parts.values()), stranded_bytes(at_once, stage.frame, phases, phase))
             for phase, parts in phases.items()
