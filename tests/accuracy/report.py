@@ -22,7 +22,7 @@ EXACT = (
         "tests/core/test_states.py",
         "states on each rank: torch, DeepSpeed, the ZeRO paper",
     ),
-    ("tests/core/test_ranks.py", "first, middle and last ranks: FSDP2, FSDP1, DeepSpeed"),
+    ("tests/core/test_rank_groups.py", "first, middle and last ranks: FSDP2, FSDP1, DeepSpeed"),
     ("tests/core/test_dealt_out.py", "torch's ZeroRedundancyOptimizer, rank by rank"),
     ("tests/accuracy/test_ranks_against_traces.py", "steps traced on 43 ranks"),
     ("tests/accuracy/test_loading.py", "storages as FSDP2 wraps a model"),

@@ -79,3 +79,9 @@ def test_constraints_pin_every_direct_dependency() -> None:
 def _normal(name: str) -> str:
     """A distribution's name as indexes compare it (PEP 503)."""
     return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def test_no_two_test_modules_have_one_name() -> None:
+    """Test folders are no packages, so pytest collects a name once."""
+    names = [path.name for path in (ROOT / "tests").rglob("test_*.py")]
+    assert sorted(set(names)) == sorted(names)
