@@ -82,17 +82,22 @@ class Protocol(nn.Module):
         super().__init__()
 
 
-@cache
-def torchtitan_llama() -> tuple[Any, Any]:
-    """torchtitan's `Transformer` and `TransformerModelArgs`."""
+def lay_out(packages: tuple[str, ...]) -> None:
+    """These packages of torchtitan, importable without what their `__init__` would import."""
     found = importlib.util.find_spec("torchtitan")
     assert found is not None and found.submodule_search_locations, "pip install torchtitan"
     root = Path(found.submodule_search_locations[0])
-    for name in PACKAGES:
+    for name in packages:
         package = ModuleType(f"torchtitan{name}")
         package.__path__ = [str(root.joinpath(*name.split(".")))]
         package.__spec__ = importlib.machinery.ModuleSpec(package.__name__, None, is_package=True)
         sys.modules[package.__name__] = package
+
+
+@cache
+def torchtitan_llama() -> tuple[Any, Any]:
+    """torchtitan's `Transformer` and `TransformerModelArgs`."""
+    lay_out(PACKAGES)
     stubs = {name: mock.MagicMock() for name in NOT_NEEDED}
     sys.modules.update({f"torchtitan{name}": stub for name, stub in stubs.items()})
     stubs[".protocols.train_spec"].ModelProtocol = Protocol

@@ -19,7 +19,6 @@ import os
 import socket
 import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 from unittest import mock
 
@@ -31,6 +30,7 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor.parallel import parallelize_module
 from torch.profiler import ProfilerActivity, profile, record_function
+from trace_torchtitan import lay_out
 
 TARGET = Path(__file__).parents[2] / "data" / "traces" / "torchtitan_experts.json"
 PACKAGES = ("", ".models", ".models.moe", ".distributed")
@@ -55,14 +55,7 @@ CASES: list[tuple[tuple[int, ...], int, float, bool]] = [
 
 def torchtitan_experts() -> tuple[Any, Any]:
     """torchtitan's modules `models.moe.moe` and `distributed.expert_parallel`."""
-    found = importlib.util.find_spec("torchtitan")
-    assert found is not None and found.submodule_search_locations, "pip install torchtitan"
-    root = Path(found.submodule_search_locations[0])
-    for name in PACKAGES:
-        package = ModuleType(f"torchtitan{name}")
-        package.__path__ = [str(root.joinpath(*name.split(".")))]
-        package.__spec__ = importlib.machinery.ModuleSpec(package.__name__, None, is_package=True)
-        sys.modules[package.__name__] = package
+    lay_out(PACKAGES)
     stubs = {name: mock.MagicMock() for name in STUBS}
     sys.modules.update(stubs)
     stubs["torchtitan.tools.utils"]._round_up = lambda x, y: (x + y - 1) // y * y

@@ -23,7 +23,6 @@ VERSION = "1"
 LONGEST_QUERY = 32_000
 LONGEST_CONFIG = 1_000_000
 _MOST_FIELDS = 100
-_OFFLOADS = ("optimizer", "parameters")
 
 
 @dataclass(frozen=True)

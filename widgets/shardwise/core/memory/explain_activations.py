@@ -6,7 +6,7 @@ from shardwise.core.arrays import there
 from shardwise.core.memory.activations import block_saved
 from shardwise.core.memory.explanation import Opened, plural, worst_stage
 from shardwise.core.memory.kept import stage_activations
-from shardwise.core.memory.kernel import kernel_of, tokens_of
+from shardwise.core.memory.kernel import kernel_of, micro_batch_tokens, tokens_of
 from shardwise.core.memory.pipelines import held_elsewhere
 from shardwise.core.memory.report import MemoryReport
 from shardwise.core.units import format_gib
@@ -62,7 +62,7 @@ def logits(report: MemoryReport) -> Opened:
     """Logits, their fp32 copies and gradients, as the loss makes them."""
     scenario = report.scenario
     training, tensor = scenario.training, scenario.layout.tensor_parallel
-    tokens = training.micro_batch * training.sequence_length / scenario.layout.context_parallel
+    tokens = micro_batch_tokens(scenario)
     size = report.parts["logits and loss"]
     cells = tokens * scenario.model.vocabulary / tensor
     source = (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from shardwise.core.memory import nanotron
 from shardwise.core.memory.autocast import autocasts
+from shardwise.core.memory.kernel import micro_batch_tokens
 from shardwise.core.memory.loss import LossBytes, loss_bytes
 from shardwise.core.memory.megatron import head_loss
 from shardwise.core.memory.stages import Stage
@@ -22,7 +23,7 @@ def stage_loss(scenario: Scenario, stage: Stage) -> LossBytes:
         return head_loss(scenario, stage)
     if training.model_code == "nanotron":
         return nanotron.head_loss(scenario)
-    tokens = training.micro_batch * training.sequence_length / layout.context_parallel
+    tokens = micro_batch_tokens(scenario)
     last = stage.blocks[-1][0] if stage.blocks else None
     return loss_bytes(
         tokens,

@@ -104,6 +104,12 @@ def _frozen(model: Model, trainable: Trainable, layout: Layout, precision: Preci
     )
 
 
+def micro_batch_tokens(scenario: Scenario) -> float:
+    """Tokens of one micro-batch on this rank."""
+    training = scenario.training
+    return training.micro_batch * training.sequence_length / scenario.layout.context_parallel
+
+
 def tokens_of(scenario: Scenario, shape: BlockShape) -> Tokens:
     """The tokens that a block of this shape sees: vision and audio encoders have their own.
 

@@ -7,9 +7,10 @@ need one more block as large as its largest tensor while that many bytes lie idl
 
 from __future__ import annotations
 
+from shardwise.core.memory.buffers import gathered_element
 from shardwise.core.memory.frame import Frame, frame_of
 from shardwise.core.memory.head import upcasts
-from shardwise.core.memory.kernel import tokens_of
+from shardwise.core.memory.kernel import micro_batch_tokens, tokens_of
 from shardwise.core.memory.loss import CHUNKS
 from shardwise.core.memory.operators.attention import attention_kernel, softmax_bytes
 from shardwise.core.memory.operators.run import Kernel, Tokens
@@ -35,7 +36,7 @@ def _weights(scenario: Scenario, frame: Frame) -> float:
     """A unit's reduction in FSDP, else the gradient of the largest tensor, as it is made."""
     precision, layout = scenario.training.precision, scenario.layout
     if frame.run is not None and frame.run.fsdp:
-        return max(frame.whole_units) * precision.reduce_bytes / precision.compute_bytes
+        return max(frame.whole_units) * precision.reduce_bytes / gathered_element(precision)
     sizes = (tensor.elements for tensor in frame.stage.tensors)
     return precision.gradient_bytes * max(sizes, default=0.0) / layout.tensor_parallel
 
@@ -43,7 +44,7 @@ def _weights(scenario: Scenario, frame: Frame) -> float:
 def _logits(scenario: Scenario, frame: Frame) -> float:
     """All logits of a micro-batch in the loss' type, or a chunk of them."""
     training, layout = scenario.training, scenario.layout
-    tokens = training.micro_batch * training.sequence_length / layout.context_parallel
+    tokens = micro_batch_tokens(scenario)
     cells = tokens * (scenario.model.vocabulary / layout.vocabulary_ranks)
     element = 4 if upcasts(scenario, frame.stage) else training.precision.compute_bytes
     if training.loss == "compiled":

@@ -10,6 +10,7 @@ from functools import lru_cache
 
 from shardwise.core.arrays import most
 from shardwise.core.hardware import Gpu
+from shardwise.core.memory.kernel import micro_batch_tokens
 from shardwise.core.memory.loss import LossBytes
 from shardwise.core.memory.stages import Stage
 from shardwise.core.scenario import Scenario
@@ -118,9 +119,3 @@ def head_loss(scenario: Scenario, stage: Stage) -> LossBytes:
     softmax = 4.0 * tokens * vocabulary
     held = deeper * softmax
     return LossBytes(logits + softmax + held, most(logits + softmax, head) + held, softmax + held)
-
-
-def micro_batch_tokens(scenario: Scenario) -> float:
-    """Tokens of one micro-batch on this rank."""
-    training = scenario.training
-    return training.micro_batch * training.sequence_length / scenario.layout.context_parallel

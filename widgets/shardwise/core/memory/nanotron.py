@@ -8,6 +8,7 @@ and moments that ZeRO-1 splits (`optim/gradient_accumulator.py`, `optim/zero.py`
 from __future__ import annotations
 
 from shardwise.core.layout import Layout
+from shardwise.core.memory.kernel import micro_batch_tokens
 from shardwise.core.memory.loss import LossBytes
 from shardwise.core.scenario import Scenario
 
@@ -52,7 +53,7 @@ def gather_buffer_bytes(scenario: Scenario) -> float:
     training, layout = scenario.training, scenario.layout
     if training.model_code != "nanotron" or not layout.sequence_parallel:
         return 0.0
-    tokens = training.micro_batch * training.sequence_length / layout.context_parallel
+    tokens = micro_batch_tokens(scenario)
     buffers = 1.0 if layout.regather_inputs is False else 2.0  # else inputs are not kept whole
     return buffers * training.precision.compute_bytes * tokens * scenario.model.hidden
 
@@ -65,6 +66,6 @@ def head_loss(scenario: Scenario) -> LossBytes:
     in backward, the gradient; that is cast to 16 bits: 4 + 4 bytes an entry of V/t, then 4 + 2.
     """
     training, layout = scenario.training, scenario.layout
-    tokens = training.micro_batch * training.sequence_length / layout.context_parallel
+    tokens = micro_batch_tokens(scenario)
     cells = tokens * scenario.model.vocabulary / layout.tensor_parallel
     return LossBytes(8.0 * cells, (4.0 + training.precision.compute_bytes) * cells, 4.0 * cells)

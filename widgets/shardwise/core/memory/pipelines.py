@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from shardwise.core.arrays import least
 from shardwise.core.layout import Layout
-from shardwise.core.memory.megatron import micro_batch_tokens, runs_megatron
+from shardwise.core.memory.kernel import micro_batch_tokens
+from shardwise.core.memory.megatron import runs_megatron
 from shardwise.core.scenario import Scenario
 
 

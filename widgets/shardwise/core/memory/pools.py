@@ -13,6 +13,7 @@ from collections.abc import Mapping
 
 from shardwise.core.arrays import largest, most
 from shardwise.core.memory.frame import Frame
+from shardwise.core.memory.kernel import micro_batch_tokens
 from shardwise.core.scenario import Scenario
 
 
@@ -42,7 +43,7 @@ def stranded_bytes(
         size += _scattered(scenario, frame, phases)
     whole = training.loss == "full" and training.model_code not in ("nanotron", "megatron")
     if loss_peaks and whole and training.precision.compute_bytes < 4:
-        tokens = training.micro_batch * training.sequence_length / layout.context_parallel
+        tokens = micro_batch_tokens(scenario)
         vocabulary = scenario.model.vocabulary / layout.tensor_parallel
         size += training.precision.compute_bytes * tokens * vocabulary
     return size
@@ -58,7 +59,7 @@ def _scattered(
     layout, training = scenario.layout, scenario.training
     whole = phases["gradients complete"]["buffers"] - phases["between steps"]["buffers"]
     widest = max((max(s.intermediate, s.hidden) for s, _ in frame.stage.blocks), default=0)
-    tokens = training.micro_batch * training.sequence_length / layout.context_parallel
+    tokens = micro_batch_tokens(scenario)
     saved = training.precision.compute_bytes * tokens * widest / layout.tensor_parallel
     left = most(0.0, whole - phases["forward"]["logits and loss"])
     return left * (whole / scenario.data_parallel > saved)
